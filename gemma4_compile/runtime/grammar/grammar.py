@@ -178,7 +178,8 @@ def _plain(schema: Mapping[str, object], what: str = "the JSON schema") -> dict[
     """A schema with its types in small letters, and formats that the library knows alone.
 
     Google's own API writes `OBJECT` and `STRING`. pydantic writes the formats `password` and
-    `binary`, OpenAPI `byte`: they are notes for people, and say nothing that is checked.
+    `binary`, OpenAPI `byte`: they are notes for people, and say nothing that is checked. What is
+    not there programs in Go write as null, and those in PHP write no properties as a list.
 
     Raises
     ------
@@ -194,8 +195,10 @@ def _plain(schema: Mapping[str, object], what: str = "the JSON schema") -> dict[
     def whole(part: Mapping[str, object]) -> dict[str, object]:
         kept: dict[str, object] = {}
         for key, value in part.items():
-            if key in _DATA_KEYS:
+            if key in _DATA_KEYS and (value is not None or key != "enum"):
                 kept[key] = value
+            elif value is None or (key in _NAMED_KEYS and value == []):
+                continue
             elif key in _NAMED_KEYS and isinstance(value, Mapping):
                 kept[key] = {name: plain(inner) for name, inner in value.items()}
             elif key == "type":

@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gemma4_compile.errors import UsageError
+from gemma4_compile.errors import UsageError, printable
 from gemma4_compile.runtime.reply.references import referred
 
 MAX_VALUES = 20_000  # of all schemas of a request: references can double at every level
@@ -20,6 +20,7 @@ MAX_DEPTH = 64
 _SHOWN = 8  # names or values of an alternative that a description lists
 _DEFINITIONS = ("$defs", "definitions")
 _JOINED = ("allOf", "anyOf", "oneOf")
+_DATA = ("const", "default", "example")  # null is a value of these
 _EITHER = "Either "
 _TYPES = {
     str: "string",
@@ -126,12 +127,26 @@ class SchemaWriter:
         properties = schema.get("properties")
         if isinstance(properties, Mapping):
             written["properties"] = {
-                name: self._schema(inner, depth + 1) for name, inner in properties.items()
+                name: self._schema(_schema_of(name, inner), depth + 1)
+                for name, inner in properties.items()
             }
+        elif not properties:  # as PHP writes no names
+            written.pop("properties", None)
         for key in ("items", "additionalProperties"):
             if isinstance(schema.get(key), Mapping):
                 written[key] = self._schema(schema[key], depth + 1)
         return written
+
+
+def _schema_of(name: str, inner: object) -> object:
+    """The schema of an argument; UsageError for what is none."""
+    if inner is None or isinstance(inner, (bool, Mapping)):
+        return inner
+    raise UsageError(
+        f"the argument `{printable(name)[:60]}` has no JSON schema: expected an object, found "
+        f"{json.dumps(inner)[:60]}",
+        hint='declare it as {"type": "string"}, with the type that it has',
+    )
 
 
 def _without(schema: Schema, *keys: str) -> Schema:
@@ -158,8 +173,11 @@ def _found(root: Schema, reference: str) -> object:
 
 
 def _plain(schema: Schema) -> Schema:
-    """The schema with one type and a list of values, where it says so in other words."""
-    plain = dict(schema)
+    """The schema with one type and a list of values, where it says so in other words.
+
+    Programs in Go write what is not there as null.
+    """
+    plain = {key: value for key, value in schema.items() if value is not None or key in _DATA}
     if "type" in plain:
         kind = plain["type"]
         plain["type"] = [*map(_word, kind)] if isinstance(kind, list) else _word(kind)

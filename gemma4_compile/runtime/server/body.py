@@ -22,6 +22,7 @@ _ESCAPED = 6  # bytes of JSON for one of text, as in \u0041
 _OTHER_BYTES = 1 << 20  # of a body besides its prompt
 _OTHER_VALUES = 200_000
 _VALUES_OF_A_TOKEN = 4
+_BEFORE = 20  # characters before a damaged one that a message shows
 
 
 @dataclass(frozen=True)
@@ -187,10 +188,24 @@ def parse_json(body: bytes) -> object:
         text = body.decode("utf-8-sig")
         value = json.loads(text, parse_constant=_refuse_constant)
         if "\\ud" in text or "\\uD" in text:  # half of a character can be written as an escape only
-            json.dumps(value, ensure_ascii=False).encode()
+            _check_characters(value)
     except (ValueError, RecursionError) as error:  # a UnicodeError is a ValueError
         raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error
     return value
+
+
+def _check_characters(value: object) -> None:
+    """Raise ValueError for half of a character, as a text has at its end that was cut by length."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        before = text[max(0, error.start - _BEFORE) : error.start]
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise ValueError(
+            f"a text holds half of a character, `{half}` after `{before}`: it was cut within an "
+            "emoji or the like, or read from bytes that are no text"
+        ) from error
 
 
 def _refuse_constant(name: str) -> object:

@@ -44,6 +44,7 @@ _THOUGHTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "
 _TOOL_NAME = re.compile(r"(?!.*(?:<\||\|>))[^\s{}()\[\],'\"=]{1,256}")
 _DECLARED = {"description", "name", "parameters", "response", "strict"}
 _CHOICES = ("any", "auto", "none", "required")
+_KINDS = ("function", "tool")
 _CALLED_NAME = re.compile(r"[^\s{}]+")
 
 
@@ -61,8 +62,8 @@ def read_messages(fields: Fields, most: int) -> tuple[tuple[Message, ...], tuple
     media: list[GivenMedium] = []
     calls: set[str] = set()
     for index, entry in enumerate(entries):
-        only = _only_call(messages)
-        message, given = _read_message(fields.inner(f"messages[{index}]", entry), calls, only)
+        next_call = _next_call(messages)
+        message, given = _read_message(fields.inner(f"messages[{index}]", entry), calls, next_call)
         media += [replace(each, message=index) for each in given]
         calls |= {call.call_id for call in message.tool_calls if call.call_id}
         messages.append(message)
@@ -70,14 +71,21 @@ def read_messages(fields: Fields, most: int) -> tuple[tuple[Message, ...], tuple
     return tuple(messages), tuple(media)
 
 
-def _only_call(messages: list[Message]) -> ToolCall | None:
-    """The call that a result right behind these messages must belong to, if there is but one."""
-    calls = messages[-1].tool_calls if messages else ()
-    return calls[0] if len(calls) == 1 else None
+def _next_call(messages: list[Message]) -> ToolCall | None:
+    """The call that a result right behind these messages belongs to, without its id and its name.
+
+    It is the only one, or the next of several that have no ids either.
+    """
+    results = 0
+    while results < len(messages) and messages[-1 - results].role == "tool":
+        results += 1
+    calls = messages[-1 - results].tool_calls if results < len(messages) else ()
+    is_told = len(calls) == 1 or not any(call.call_id for call in calls)
+    return calls[results] if is_told and results < len(calls) else None
 
 
 def _read_message(
-    fields: Fields, calls: set[str], only: ToolCall | None
+    fields: Fields, calls: set[str], next_call: ToolCall | None
 ) -> tuple[Message, list[GivenMedium]]:
     fields = fields.with_synonyms(_OTHERS)
     role = fields.need("role", str)
@@ -93,10 +101,10 @@ def _read_message(
     call_id, name = fields.get("tool_call_id", str) or None, None
     if role == "tool":
         # Without an id a result belongs to the calls before it by its tool's name, as in Ollama,
-        # and without either to the one call before it.
-        is_of_only = call_id is None and not fields.has("name") and not fields.ignored.strict
-        if only is not None and is_of_only:
-            call_id, name = only.call_id or None, only.name
+        # and without either by its place.
+        by_place = call_id is None and not fields.has("name") and not fields.ignored.strict
+        if next_call is not None and by_place:
+            call_id, name = next_call.call_id or None, next_call.name
         elif call_id not in calls and (call_id is not None or not fields.has("name")):
             raise fields.error(
                 "tool_call_id", f"expected the id of a tool call before it, found {call_id!r}"
@@ -267,8 +275,14 @@ def declare(fields: Fields, tools: Tools, place: str = "function.parameters") ->
     return tuple(declared)
 
 
-def read_tool_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
+def read_tool_choice(
+    fields: Fields, tools: Tools, kinds: Collection[str] = _KINDS
+) -> tuple[Tools, Tools, bool]:
     """Read `tool_choice`.
+
+    Parameters
+    ----------
+    kinds : types of a choice that names one of `tools`
 
     Returns
     -------
@@ -291,12 +305,14 @@ def read_tool_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
         )
     named = fields.inner("tool_choice", choice)
     if named.raw("type") == "allowed_tools":
-        return _read_allowed(named, tools)
-    wanted = _chosen(named, tools)
+        return _read_allowed(named, tools, kinds)
+    wanted = _chosen(named, tools, kinds)
     return tools, wanted, False
 
 
-def _read_allowed(choice: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
+def _read_allowed(
+    choice: Fields, tools: Tools, kinds: Collection[str]
+) -> tuple[Tools, Tools, bool]:
     """OpenAI's choice of some tools: the others are not declared to the model."""
     allowed = choice
     if choice.has("allowed_tools"):
@@ -306,16 +322,16 @@ def _read_allowed(choice: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
         raise allowed.error("mode", "expected auto or required", code="unsupported_value")
     names: list[Mapping[str, object]] = []
     for index, entry in enumerate(allowed.need("tools", list)):
-        names += _chosen(allowed.inner(f"tools[{index}]", entry), tools)
+        names += _chosen(allowed.inner(f"tools[{index}]", entry), tools, kinds)
     some = tuple(tool for tool in tools if tool in names)
     if not some:
         raise allowed.error("tools", "expected one or more of `tools`")
     return some, some if mode == "required" else (), True
 
 
-def _chosen(named: Fields, tools: Tools) -> Tools:
+def _chosen(named: Fields, tools: Tools, kinds: Collection[str]) -> Tools:
     """The tool of a choice: `function.name`, or `name` as newer and other interfaces have it."""
-    if named.raw("type") not in (None, "function", "tool"):
+    if named.raw("type") not in (None, *kinds):
         raise named.error("type", "only functions are served", code="unsupported_value")
     function = named
     if named.has("function") or not named.has("name"):

@@ -13,6 +13,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _API = re.compile(r"/(?:v1|api)(?=/)")
 _MOST_STARTS = 8  # of a path that says `/v1` again and again, each as long as the rest of it
 _SLASHES = re.compile(r"/{2,}")
+# A base address that is the one of chats, of Open WebUI's or LM Studio's API, or of a deployment.
+_BASES = re.compile(r".*(?:/chat/completions|/api(?:/v[0-9])?)(?=/)|.*(?=/chat/completions$)")
+# These say why they are not.
+_UNSERVED = frozenset({"/v1/messages/batches", "/v1/responses/compact"})
 
 
 @runtime_checkable
@@ -26,8 +30,8 @@ class Folder(Protocol):
 class PathMender:
     """Takes `//v1/models`, `/v1/models/`, `/v1/v1/models`, `/llm/v1/models` and `/models` as meant.
 
-    Base addresses end with a slash or lack `/v1`, and proxies leave the place that they have. What
-    is a path of its own, as a page's files are, stays.
+    Base addresses end with a slash, lack `/v1` or are those of chats, and proxies leave the place
+    that they have. What is a path of its own, as a page's files are, stays.
     """
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
@@ -55,6 +59,8 @@ class PathMender:
         path = path.removesuffix("/")
         starts = [found.start() for found in islice(_API.finditer(path), _MOST_STARTS)]
         ends = [path[at:] for at in starts] + ["/v1" + path]
+        if base := _BASES.match(path):
+            ends.append("/v1" + path[base.end() :])
         return next(
             (end for end in ends if end in self._paths or end.startswith(self._above)), None
         )
@@ -80,4 +86,5 @@ def where_the_api_is(routes: Iterable[BaseRoute]) -> str:
     """The API's paths, for who asks for another one."""
     paths = [route.path for route in routes if isinstance(route, Route)]
     shown = [path for path in paths if path.startswith("/v1/") and "{" not in path]
+    shown = [path for path in shown if path not in _UNSERVED]
     return f"; served are {', '.join(shown)} and Ollama's /api" if shown else ""

@@ -20,6 +20,7 @@ _ROLES = ("user", "assistant", "system")
 _BLOCK = {"cache_control", "type"}
 _FOREIGN_CALLS = ("mcp_tool_use", "server_tool_use")
 _SAID = ("document", "image", "search_result", "text")
+_FILES = ("base64", "file", "url")  # sources of documents whose text is not in the request
 # What Claude Code writes before all else for Anthropic's bills, whose servers take it out. It is
 # another one in each request: nothing that was kept of the prompt before would be found again.
 _OF_BILLING = re.compile(r"x-anthropic-billing-header:([ \t]*[\w-]+=[^;\n]*;)*[ \t]*\n?")
@@ -221,7 +222,24 @@ def _ends_with_result(conversation: Conversation) -> bool:
 def _add_result(block: Fields, conversation: Conversation) -> None:
     block.skip_unknown(_BLOCK | {"content", "is_error", "tool_use_id"}, {})
     blocks = _blocks(block, "content") if block.has("content") else []
-    _answer(block, [part for one in blocks for part in _part(one)], conversation)
+    _answer(block, [part for one in blocks for part in _shown(one)], conversation)
+
+
+def _shown(block: Fields) -> list[Part]:
+    """What a client's tool found; in words, where nobody here can read it.
+
+    An agent sends it in every request from then on: refused, the conversation would be at its end.
+    """
+    kind, source = block.need("type", str), block.raw("source")
+    if kind == "tool_reference":  # found by a search among the client's tools, all of them declared
+        block.skip_unknown(_BLOCK | {"tool_name"}, {})
+        return [block.need("tool_name", str)]
+    is_file = isinstance(source, Mapping) and source.get("type") in _FILES
+    if kind != "document" or not is_file or block.ignored.strict:
+        return _part(block)
+    block.skip_unknown(_BLOCK | {"context", "source", "title"}, asks.DOCUMENT)
+    block.ignored.add("documents of tools, which the model is told of in words")
+    return [block.get("title", str, ""), "(A document, which you cannot read.)"]
 
 
 def _answer(block: Fields, parts: list[Part], conversation: Conversation) -> None:

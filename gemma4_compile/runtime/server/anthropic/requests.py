@@ -152,7 +152,10 @@ def _tools(fields: Fields) -> tuple[Tools, frozenset[str]]:
     strict: list[str] = []
     why = "this server brings no tools: those with an `input_schema` of their own are served"
     for tool in declared_tools(fields, entries, {"custom"}, why):
-        tool.skip_unknown(_TOOL, asks.TOOL)
+        callers = tool.raw("allowed_callers")
+        is_direct = isinstance(callers, list) and "direct" in callers  # code is another caller
+        known = _TOOL | {"allowed_callers"} if is_direct else _TOOL
+        tool.skip_unknown(known, asks.TOOL)
         name = tool_name(tool)
         function: dict[str, object] = {
             "name": name,

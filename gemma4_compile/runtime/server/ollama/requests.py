@@ -76,7 +76,7 @@ _SILENT_OPTIONS = {
     "vocab_only",
 }
 _MESSAGE = {"content", "images", "role", "thinking", "tool_call_id", "tool_calls", "tool_name"}
-_ROLES = ("system", "user", "assistant", "tool")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 _ZERO = r"0+(?:\.0*)?"
 _NO_TIME = re.compile(rf"[+-]?(?:{_ZERO}|(?:{_ZERO}(?:[num\u00b5\u03bc]?s|m|h))+)")
 
@@ -259,11 +259,7 @@ def _conversation(fields: Fields, entries: list[object]) -> tuple[Conversation, 
     """The messages, and the text of a last one of the model: what the reply begins with."""
     conversation = Conversation()
     for index, entry in enumerate(entries):
-        message = fields.inner(f"messages[{index}]", entry)
-        message.skip_unknown(_MESSAGE, asks.MESSAGE)
-        role = message.need("role", str)
-        if role not in _ROLES:
-            raise message.error("role", f"expected one of {', '.join(_ROLES)}, found {role[:60]!r}")
+        message, role = _message(fields.inner(f"messages[{index}]", entry))
         content = message.get("content", str, "")
         calls = _calls(message) if role == "assistant" else ()
         if role == "assistant" and index + 1 == len(entries) and not calls and index:
@@ -284,6 +280,18 @@ def _conversation(fields: Fields, entries: list[object]) -> tuple[Conversation, 
             [*images, content] if images else (),
         )
     return conversation, ""
+
+
+def _message(message: Fields) -> tuple[Fields, str]:
+    """A message by the names of this protocol, and its role, which may be in any letters there."""
+    role = message.need("role", str)
+    known = role if message.ignored.strict else role.lower()
+    if known not in _ROLES:
+        raise message.error("role", f"expected one of {', '.join(_ROLES)}, found {role[:60]!r}")
+    if known == "tool":  # as OpenAI's API had it, and clients of both write it
+        message = message.with_synonyms({"name": "tool_name"})
+    message.skip_unknown(_MESSAGE, asks.MESSAGE)
+    return message, known
 
 
 def _result_of(message: Fields, conversation: Conversation) -> tuple[str | None, str | None]:

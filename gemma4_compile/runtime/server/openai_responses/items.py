@@ -26,8 +26,10 @@ _ITEM = {"id", "status", "type"}
 _OWN_CALLS = ("custom_tool_call", "function_call")
 _OWN_RESULTS = ("custom_tool_call_output", "function_call_output")
 _SAY_NOTHING = ("mcp_approval_request", "mcp_list_tools")
+_SEALED = "the conversation before it can only be read by who wrote it: send it as it was"
 _REFUSED = {
-    "compaction": "the conversation before it can only be read by who wrote it: send it as it was",
+    "compaction": _SEALED,
+    "compaction_summary": _SEALED,  # as Codex called it before
     "compaction_trigger": "conversations are not made shorter here",
     "mcp_approval_response": "this server runs no tools: a client does, and sends "
     "`function_call_output`",

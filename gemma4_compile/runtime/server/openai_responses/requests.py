@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server import thinking
 from gemma4_compile.runtime.server.fields import Fields, Ignored
-from gemma4_compile.runtime.server.messages import declare, read_tool_choice
+from gemma4_compile.runtime.server.messages import declare
 from gemma4_compile.runtime.server.openai_responses import asks
 from gemma4_compile.runtime.server.openai_responses.items import ItemReader
 from gemma4_compile.runtime.server.openai_responses.reasoning import ReasoningForm
-from gemma4_compile.runtime.server.openai_responses.tools import ToolForm, read_tools
+from gemma4_compile.runtime.server.openai_responses.tools import ToolForm, read_choice, read_tools
 from gemma4_compile.runtime.server.requests import (
     MAX_TOP_LOGPROBS,
     SAMPLING,
@@ -129,7 +129,7 @@ def read_response_request(
     fields = Fields(body, ignored=ignored)
     fields.skip_unknown(_REQUEST, asks.REQUEST)
     given = read_tools(fields)
-    declared, must_call, several = read_tool_choice(fields, given.tools)
+    declared, must_call, several = read_choice(fields, given.tools)
     parallel = fields.get("parallel_tool_calls", bool, True)
     before, items = _items(fields, previous)
     if len(before) + len(items) > max_items:

@@ -20,6 +20,7 @@ def stored_routes(store: ResponseStore, guarded: Guarded) -> list[BaseRoute]:
             ("GET", "/v1/responses/{id}", endpoints.show),
             ("DELETE", "/v1/responses/{id}", endpoints.forget),
             ("POST", "/v1/responses/{id}/cancel", endpoints.refuse_cancel),
+            ("POST", "/v1/responses/compact", endpoints.refuse_compaction),
         )
     ]
 
@@ -48,3 +49,7 @@ class _Stored:
     async def refuse_cancel(self, _: HttpRequest) -> Response:
         why = "no response runs in the background: close the connection of one that runs"
         raise ApiError(400, why, code="unsupported_value")
+
+    async def refuse_compaction(self, _: HttpRequest) -> Response:
+        why = "is not served: conversations are not made shorter here, ask for a summary in words"
+        raise ApiError(404, f"/v1/responses/compact {why}")

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.foreign_tools import declared_tools
-from gemma4_compile.runtime.server.messages import MAX_TOOLS, Tools, followed, tool_name
+from gemma4_compile.runtime.server.messages import (
+    MAX_TOOLS,
+    Tools,
+    followed,
+    read_tool_choice,
+    tool_name,
+)
 from gemma4_compile.runtime.server.openai_responses import asks
 from gemma4_compile.types import JsonObject
 
@@ -16,6 +22,7 @@ _FUNCTION = {"description", "name", "parameters", "strict", "type"}
 _NAMESPACE = {"description", "name", "tools", "type"}
 _CUSTOM = {"description", "format", "name", "type"}
 _SERVED = {"custom", "function", "namespace"}
+_CHOSEN = ("custom", "function", "tool")
 _WHY = "this server brings no tools: only functions are served"
 _INPUT = "input"  # the argument that is the text of a custom tool
 _TEXT = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
@@ -86,6 +93,24 @@ def read_tools(fields: Fields) -> DeclaredTools:
     _few(fields, reader.tools)
     strict = followed(fields, reader.strict, "tools[].strict")
     return DeclaredTools(tuple(reader.tools), strict, reader.forms)
+
+
+def read_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
+    """Read `tool_choice`; returns what `messages.read_tool_choice` does.
+
+    Of `allowed_tools` those of types that are left out of `tools` are left out, too.
+    """
+    choice = fields.raw("tool_choice")
+    if not isinstance(choice, Mapping) or fields.ignored.strict:
+        return read_tool_choice(fields, tools, _CHOSEN)
+    if isinstance(listed := choice.get("tools"), list):
+        kinds = [entry.get("type") if isinstance(entry, Mapping) else None for entry in listed]
+        others = [isinstance(kind, str) and kind not in _CHOSEN for kind in kinds]
+        for kind in (kind for kind, is_other in zip(kinds, others, strict=True) if is_other):
+            fields.ignored.add(f"tool_choice.tools[] of type {kind}")
+        kept = [entry for entry, is_other in zip(listed, others, strict=True) if not is_other]
+        fields = Fields({"tool_choice": {**choice, "tools": kept}}, ignored=fields.ignored)
+    return read_tool_choice(fields, tools, _CHOSEN)
 
 
 def _few(fields: Fields, entries: Sequence[object]) -> Sequence[object]:

@@ -72,6 +72,28 @@ def test_formats_that_nothing_checks_are_notes(grammars: Grammars, form: str) ->
         grammars.compile({**schema, "properties": {"a": {**text, "format": 5}}})
 
 
+def test_null_and_an_empty_list_of_properties_say_nothing(grammars: Grammars) -> None:
+    # As programs in Go and PHP write what is not there; the value null is one.
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": None, "enum": None}, "b": {"type": "object"}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    nothings: list[Any] = [None, []]
+    for nothing in nothings:
+        schema["properties"]["b"] |= {  # type: ignore[index]
+            "properties": nothing,
+            "required": None,
+            "additionalProperties": False,
+        }
+        declared = {"type": "function", "function": {"name": "f", "parameters": schema}}
+        chooser = grammars.compile(schema).constrain(Sampler(SamplingOptions(temperature=1), 1))
+        found = TOKENIZER.decode(reply(chooser, 1), skip_special_tokens=False)
+        assert json.loads(found) == {"a": None, "b": {}}
+        assert grammars.compile_calls([declared])
+
+
 def test_types_may_be_written_as_google_writes_them(grammars: Grammars) -> None:
     named = {"type": ["STRING", "Null"], "maxLength": 2}
     schema = {

@@ -230,3 +230,20 @@ def test_references_cannot_double_without_end() -> None:
         deep = {"type": "array", "items": deep}
     with pytest.raises(UsageError, match="too long with its references"):
         SchemaWriter().write_out(of(deep))
+
+
+def test_null_and_an_empty_list_in_the_place_of_properties_are_none() -> None:
+    # As programs in Go and PHP write a tool without arguments.
+    nothings: list[Any] = [None, []]
+    for nothing in nothings:
+        schema = {"type": "object", "properties": nothing, "required": None, "description": None}
+        assert SchemaWriter().write_out(schema) == {"type": "object"}
+    kept = of({"const": None, "default": None, "items": None})
+    assert SchemaWriter().write_out(kept) == of({"enum": [None], "default": None, "type": "null"})
+
+
+@pytest.mark.parametrize("inner", ["string", 3, ["string"]])
+def test_an_argument_without_a_schema_is_named(inner: Any) -> None:
+    with pytest.raises(UsageError, match="the argument `k` has no JSON schema") as caught:
+        SchemaWriter().write_out(of(inner))
+    assert '{"type": "string"}' in str(caught.value.hint)

@@ -113,3 +113,10 @@ def test_a_body_without_json_s_type_is_taken_from_programs_alone(
     body = json.dumps({"messages": QUESTION}).encode()
     with serving_script(ScriptedEngine([500]), TOOL_TEMPLATE) as live:
         assert live.request("POST", "/v1/chat/completions", body, **headers)[0] == status
+
+
+def test_half_of_a_character_is_shown_with_what_stands_before_it() -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_json(b'{"a": "fine \\ud83d\\ude00", "b": "it ends so: \\ud83d"}')
+    assert "half of a character, `\\ud83d` after" in caught.value.message
+    assert "it ends so: `" in caught.value.message

@@ -294,17 +294,6 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "half a stop": {"stop": [HALF]},
     "half a user": {"user": HALF},
     "half a schema": {"response_format": {"type": "json_schema", "json_schema": {"name": HALF}}},
-    "half an argument": {
-        "messages": [
-            *QUESTION,
-            {
-                "role": "assistant",
-                "tool_calls": [
-                    {"id": "x", "function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
-                ],
-            },
-        ]
-    },
     "a long field": {"response_format": {"type": "json_schema", "x" * 100_000: 1}},
     "a deep tool": {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
 }

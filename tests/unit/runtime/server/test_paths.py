@@ -53,6 +53,12 @@ def live() -> Iterator[Live]:
         ("/v1/v1/models/owner/name", "/v1/models/owner/name"),
         ("/llm/v1/models/name", "/v1/models/name"),
         ("/models/name", "/v1/models/name"),
+        ("/v1/chat/completions/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/models", "/v1/models"),
+        ("/api/chat/completions", "/v1/chat/completions"),
+        ("/api/models", "/v1/models"),
+        ("/api/v0/models/name", "/v1/models/name"),
+        ("/openai/deployments/name/chat/completions", "/v1/chat/completions"),
         ("/models.json", "/models.json"),
     ],
 )
@@ -61,7 +67,9 @@ def test_a_path_is_the_one_that_it_can_be(live: Live, path: str, meant: str) -> 
     assert (status, body.decode()) == (200, meant)
 
 
-@pytest.mark.parametrize("path", ["/v1", "/v1/", "/", "/V1/models", "/chat", "/v1/modelsx", "/x"])
+@pytest.mark.parametrize(
+    "path", ["/v1", "/v1/", "/", "/V1/models", "/chat", "/v1/modelsx", "/x", "/api", "/x/models"]
+)
 def test_other_paths_are_told_where_the_api_is(live: Live, path: str) -> None:
     status, _, body = live.request("GET", path)
     assert status == 404

@@ -215,7 +215,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
             "messages": [
                 {
                     "role": "assistant",
-                    "tool_calls": [{"id": "x", "function": {"name": "f", "arguments": "[1]"}}],
+                    "tool_calls": [{"id": "x", "function": {"name": "f", "arguments": [1]}}],
                 }
             ]
         },

@@ -9,6 +9,7 @@ import pytest
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.anthropic import asks
 from gemma4_compile.runtime.server.anthropic.requests import read_messages_request
+from gemma4_compile.runtime.server.api_error import ApiError
 from tests.refused_fields import Places, check_refused, fields_of
 
 USER = {"role": "user", "content": "Hi"}
@@ -48,3 +49,9 @@ PLACES: Places = {
 @pytest.mark.parametrize(("place", "name"), fields_of(PLACES))
 def test_what_would_change_a_reply_is_refused_by_name(place: str, name: str) -> None:
     check_refused(PLACES, place, name)
+
+
+def test_a_tool_that_code_may_call_too_is_called_by_the_model() -> None:
+    tool(allowed_callers=["direct", "code_execution_20250825"])
+    with pytest.raises(ApiError, match="runs no tools and no code"):
+        tool(allowed_callers=["code_execution_20250825"])

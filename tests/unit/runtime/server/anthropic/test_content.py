@@ -11,7 +11,7 @@ from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.anthropic.content import read_conversation
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.media import GivenMedium
 
 PIXEL = {"type": "base64", "media_type": "image/png", "data": "aGk="}
@@ -248,3 +248,21 @@ def test_what_was_searched_and_documents_of_blocks_are_texts() -> None:
     with pytest.raises(ApiError) as caught:
         read(user([nested]))
     assert caught.value.param == "messages[0].content[0].source.content[0].type"
+
+
+PDF = {"type": "document", "title": "T",
+       "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}}  # fmt: skip
+
+
+def test_what_a_tool_found_that_nobody_here_can_read_is_told_in_words() -> None:
+    # Claude Code's search among its own tools, and its reading of a PDF file.
+    found = [{"type": "tool_reference", "tool_name": "look"}, PDF]
+    ignored = Ignored()
+    values = {"messages": [user("q"), model([USE]), user([result(found)])]}
+    conversation, _ = read_conversation(Fields(values, ignored=ignored), 20)
+    assert conversation.messages[-1].content == "look\nT\n(A document, which you cannot read.)"
+    assert "documents of tools, which the model is told of in words" in str(ignored.note())
+    for strict in (False, True):  # a person's is refused, and all of a strict request
+        wrong = [user("q"), model([USE]), user([result([PDF])])] if strict else [user([PDF])]
+        with pytest.raises(ApiError, match="files are not read"):
+            read_conversation(Fields({"messages": wrong}, ignored=Ignored(strict=strict)), 20)

@@ -157,6 +157,22 @@ def test_results_are_those_of_the_calls_in_their_order_where_these_have_no_ids()
     assert results == [("f", "7"), ("g", "8"), ("f", "9"), ("h", "10")]
 
 
+def test_roles_are_in_any_letters_and_a_result_names_its_tool_by_either_name() -> None:
+    calls: list[Any] = [{"function": {"name": name, "arguments": {}}} for name in ("f", "g")]
+    found = chat(
+        messages=[
+            {"role": "Developer", "content": "Be kind."},
+            {"role": "USER", "content": "a"},
+            {"role": "assistant", "tool_calls": calls},
+            {"role": "tool", "content": "8", "name": "g"},
+            {"role": "tool", "content": "7", "name": "f"},
+        ]
+    )
+    told = [(each.role, each.name) for each in found.messages]
+    roles = [("developer", None), ("user", None), ("assistant", None)]
+    assert told == [*roles, ("tool", "g"), ("tool", "f")]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -168,6 +168,8 @@ def test_errors_are_of_the_client_s_classes(client: openai.OpenAI) -> None:
     assert caught.value.param == "previous_response_id"
     with pytest.raises(openai.BadRequestError, match="close the connection"):
         client.responses.cancel("resp_0")
+    with pytest.raises(openai.NotFoundError, match="conversations are not made shorter here"):
+        client.post("/responses/compact", cast_to=object, body={"input": "a"})
 
 
 def test_nothing_is_kept_that_is_not_to_be_stored_and_nobody_sees_another_s(

@@ -156,7 +156,7 @@ def test_a_strict_server_takes_the_words_of_the_protocol(detail: str) -> None:
         ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].file_data"),
         ({"role": "system", "content": [{"type": "input_image"}]}, "input[0].content[0].type"),
         (OUTPUT, "input[0].call_id"),
-        ({**CALL, "arguments": "["}, "input[0].arguments"),
+        ({**CALL, "arguments": ["a"]}, "input[0].arguments"),
         ({**CALL, "name": "a b"}, "input[0].name"),
         ({"role": "user", "content": [{"type": "input_image", "image_url": "data:,",
           "detail": "x"}]}, "input[0].content[0].detail"),

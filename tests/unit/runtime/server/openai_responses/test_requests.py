@@ -101,6 +101,20 @@ def test_the_choice_of_tools(choice: Any, declared: int, must: int) -> None:
     assert (len(chat.declared), len(chat.must_call)) == (declared, must)
 
 
+def test_a_custom_tool_may_be_chosen_and_others_tools_are_left_out_of_those_allowed() -> None:
+    tools = [{"type": "custom", "name": "patch"}, {"type": "web_search"}, *TOOLS]
+    chat = read(tools=tools, tool_choice={"type": "custom", "name": "patch"}).chat
+    assert [tool["function"]["name"] for tool in chat.must_call] == ["patch"]  # type: ignore[index]
+    ignored, listed = Ignored(), [{"type": "web_search"}, {"type": "custom", "name": "patch"}]
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": listed}
+    chat = read(ignored, tools=tools, tool_choice=allowed).chat
+    assert [tool["function"]["name"] for tool in chat.declared] == ["patch"]  # type: ignore[index]
+    assert "`tool_choice.tools[] of type web_search` (1)" in str(ignored.note())
+    for wrong in ({"type": "web_search"}, {**allowed, "tools": listed[:1]}):
+        with pytest.raises(ApiError, match=r"only functions are served|one or more of `tools`"):
+            read(tools=tools, tool_choice=wrong)
+
+
 @pytest.mark.parametrize(
     ("effort", "expected"), [(None, None), ("none", False), ("minimal", True), ("high", True)]
 )
