@@ -1,9 +1,22 @@
 import { describe, expect, it } from "vitest";
 import cases from "../../../tests/call_dialects.json";
-import { parseCall } from "../src/chat/call_reader";
+import { parseCalls } from "../src/chat/call_reader";
 import { answerText, callsOf, splitReply, withoutReasoning } from "../src/chat/reply";
 import { declare, format, respond } from "../src/chat/tool_syntax";
 import { runTool } from "../src/chat/tools";
+
+interface Drift {
+  why: string;
+  text: string;
+  arguments?: object | null;
+  calls?: { name: string; arguments: object }[];
+}
+
+/** The one call of a text. */
+function parseCall(text: string) {
+  const calls = parseCalls(text);
+  return calls.length === 1 ? calls[0] : undefined;
+}
 
 const CALL = '<|tool_call>call:calculator{expression:<|"|>8 + 19<|"|>}<tool_call|>';
 
@@ -54,14 +67,21 @@ describe("the notation of tools", () => {
     });
   });
 
-  it.each(["", "call", "call:f{a:}", "call:f{a:[1", "call:f{a:1}x", 'call:f{a:<|"|>x, y:z}', "call:f{a:1}call:g{}"])(
+  it.each(["", "call", "call:f{a:}", "call:f{a:[1", "call:f{a:1}x", 'call:f{a:<|"|>x, y:z}'])(
     "takes `%s` for no call",
     (text) => expect(parseCall(text)).toBeUndefined(),
   );
 
-  it.each(cases as { why: string; text: string; arguments: object | null }[])("drift: $why", (drift) => {
-    const expected = drift.arguments === null ? undefined : { name: "f", args: drift.arguments };
-    expect(parseCall(drift.text)).toEqual(expected);
+  it.each(cases as Drift[])("drift: $why", ({ text, arguments: args, calls }) => {
+    const one = args ? [{ name: "f", arguments: args }] : [];
+    const expected = (calls ?? one).map((call) => ({ name: call.name, args: call.arguments }));
+    expect(parseCalls(text)).toEqual(expected);
+  });
+
+  it("shows and runs each of several calls between two marks", () => {
+    const raw = "<|tool_call>call:f{a:1}call:g{b:2}<tool_call|>";
+    expect(callsOf(raw).map(({ name }) => name)).toEqual(["f", "g"]);
+    expect(splitReply(raw)).toHaveLength(2);
   });
 
   it("looks for no missing mark in a text that is too long", () => {

@@ -1,5 +1,6 @@
-// Reads a call, in Gemma's own form or in one that drifts from it where one reading is certain; which these are is in
+// Reads calls, in Gemma's own form or in one that drifts from it where one reading is certain; which these are is in
 // docs/compatibility.md and, case by case, in tests/call_dialects.json, which the Python reader is held to as well.
+import { COMMENT, fromJson, fromPython, isOneText, NUMBER, toNumber, WORDS } from "./call_values";
 import { QUOTE, type ToolCall, type Value } from "./tool_syntax";
 
 type Fields = { [key: string]: Value };
@@ -23,49 +24,49 @@ const TWICE = /\{\s*(?=\{)/y;
 const NO_HEAD = /\s*call\s*:\s*(?=\{)/y;
 // Neither an address nor the end of a sentence; a colon after it announces what did not come.
 const NAME_ALONE = /^\s*call\s*:\s*(?!\w+:\/\/)([A-Za-z_](?:[\w./:-]*\w)?):?\s*$/;
+/** Between two calls. */
+const BETWEEN = /[ \t]*[,;\n\r]/y;
+const FENCE = /^\s*(`{1,3})(?:\w+(?=\n))?/;
 /** As after `call:`. */
 const NAME = /^[^\s{}()[\],'"=]+$/;
 const MOST_BRACES = 3; // that a call may have at its end and not at its beginning
 const NAMES = ["name", "function", "tool", "tool_name", "function_name", "action"];
 const ARGUMENTS = ["arguments", "parameters", "args", "input", "tool_input", "tool_args", "action_input"];
 const WRAPPERS = ["tool_calls", "tool_call", "function_call"];
+const KINDS: unknown[] = ["function", "function_call", "tool_call", "tool_use"];
+const LABELS = ["id", "call_id", "index"];
 // A Windows path, the name of a shared folder, or a regular expression's word boundary.
 const NO_ESCAPES = /^(?:[A-Za-z]:\\(?!\\)|\\\\\w|(?:[^\\]|\\[^bf])*\\[bf])/;
 // Backslashes before what is no escape in JSON nor in Python: they are a regular expression's.
 const NO_ESCAPE_AT_ALL = /^(?:[^\\]|\\[^"'\\/abfnrtuvxUN0-7\n])*$/;
-const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/;
-const COMMENT = /(?:^|\s)(?:\/\/|\/\*|#\s)|\*\/(?:\s|$)/;
-const QUOTES_IN_A_WORD = /["`\u201c\u201d]|(?<![\p{L}\p{N}_])['\u2018\u2019]|['\u2018\u2019](?![\p{L}\p{N}_])/u;
-const TIME = /(?<![\w:])\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?![\w:])/g;
-const ESCAPED: Record<string, string> = { "'": "'", '"': '"', "\\": "\\", n: "\n", r: "\r", t: "\t" };
-const WORDS = new Map<string, Value>([
-  ["true", true],
-  ["false", false],
-  ["null", null],
-  ["True", true],
-  ["False", false],
-  ["None", null],
-]);
-
-/** Reads the text between the call's markers; undefined if it is no call, or not certain what it says. */
-export function parseCall(text: string): ToolCall | undefined {
+/** Reads the text between the marks of calls; none if it is no call, or not certain what it says. */
+export function parseCalls(marked: string): ToolCall[] {
+  const text = unfenced(marked);
   const alone = NAME_ALONE.exec(text);
-  if (alone) return { name: alone[1]!, args: {} };
-  return read(new Reader(text, true)) ?? withBracesLess(text) ?? withQuoteMore(text);
+  if (alone) return [{ name: alone[1]!, args: {} }];
+  return read(new Reader(text, true)) ?? withBracesLess(text) ?? withQuoteMore(text) ?? [];
+}
+
+/** The text without the marks of Markdown around all of it. */
+function unfenced(text: string): string {
+  const [opening, mark] = FENCE.exec(text) ?? ["", ""];
+  const end = text.trimEnd();
+  if (!mark || !end.endsWith(mark) || text.length < 2 * opening.length) return text;
+  return end.slice(opening.length, -mark.length);
 }
 
 /** The reading without braces that were closed at the end and not opened. */
-function withBracesLess(text: string): ToolCall | undefined {
+function withBracesLess(text: string): ToolCall[] | undefined {
   let rest = text.trimEnd();
   for (let count = 0; count < MOST_BRACES && rest.endsWith("}"); count++) {
     rest = rest.slice(0, -1).trimEnd();
-    const call = read(new Reader(rest));
-    if (call) return call;
+    const calls = read(new Reader(rest));
+    if (calls) return calls;
   }
   return undefined;
 }
 
-function read(reader: Reader): ToolCall | undefined {
+function read(reader: Reader): ToolCall[] | undefined {
   try {
     return reader.whole();
   } catch (error) {
@@ -75,21 +76,21 @@ function read(reader: Reader): ToolCall | undefined {
 }
 
 /** The one reading that a quote token more gives, at the beginning or the end of a string. */
-function withQuoteMore(text: string): ToolCall | undefined {
+function withQuoteMore(text: string): ToolCall[] | undefined {
   const pieces = text.split(QUOTE);
   if (pieces.length % 2 === 1 || text.length > MOST_LETTERS) return undefined;
   const reader = new Reader(text + QUOTE);
   read(reader);
   const places = [...reader.starts, ...reader.strings.flatMap(([from, to]) => endsWithin(text, from, to))];
   if (places.length > MOST_PLACES || places.length * reader.starts.length > MOST_VALUES) return undefined;
-  const found = new Map<string, ToolCall>();
+  const found = new Map<string, ToolCall[]>();
   for (const place of places) {
     const before = text.slice(0, place).split(QUOTE);
     const after = text.slice(place).split(QUOTE);
     if (before.length % 2) after[0] = unquoted(after[0]!);
     else before.push(unquoted(before.pop()!));
-    const call = read(new Reader([...before, ...after].join(QUOTE)));
-    if (call) found.set(JSON.stringify([call.name, call.args]), call);
+    const calls = read(new Reader([...before, ...after].join(QUOTE)));
+    if (calls) found.set(JSON.stringify(calls), calls);
   }
   return found.size === 1 ? [...found.values()][0] : undefined;
 }
@@ -124,13 +125,15 @@ class Reader {
     private readonly mayLackEnd = false,
   ) {}
 
-  whole(): ToolCall {
-    const head = this.match(HEAD) ?? this.match(HEAD_WITHOUT_CALL);
-    const call = head ? { name: head[1]!.replace(/(?<=.):+$/, ""), args: this.args() } : this.named();
-    if (!this.take(",")) this.take(";");
-    this.skip();
-    if (this.at < this.text.length) throw new SyntaxError("text follows the call");
-    return call;
+  whole(): ToolCall[] {
+    const calls: ToolCall[] = [];
+    for (let isApart = true; ; isApart = this.match(BETWEEN) !== null) {
+      if (calls.length) this.skip();
+      if (calls.length && this.at === this.text.length) return calls;
+      const head = this.match(HEAD) ?? (isApart ? this.match(HEAD_WITHOUT_CALL) : null);
+      if (head) calls.push({ name: head[1]!.replace(/(?<=.):+$/, ""), args: this.args() });
+      else calls.push(...this.named());
+    }
   }
 
   private args(): Fields {
@@ -142,13 +145,18 @@ class Reader {
     return args;
   }
 
-  /** A call as other models write it, alone in a list or below `tool_calls`, too. */
-  private named(): ToolCall {
+  /** Calls as other models write them, in a list or below `tool_calls`, too. */
+  private named(): ToolCall[] {
     this.match(NO_HEAD);
     this.skip();
-    if (this.text[this.at] !== "[") return namedCall(this.braces());
-    [this.begin, this.json] = [this.at++, undefined];
-    return onlyCall(this.items());
+    let said: Value;
+    if (this.text[this.at] === "[") {
+      [this.begin, this.json] = [this.at++, undefined];
+      said = this.items();
+    } else said = this.braces();
+    const keys = isFields(said) ? Object.keys(said) : [];
+    if (isFields(said) && keys.length === 1 && WRAPPERS.includes(keys[0]!)) said = said[keys[0]!]!;
+    return (Array.isArray(said) ? said : [said]).map(namedCall);
   }
 
   private ownBraces(): Fields {
@@ -177,7 +185,7 @@ class Reader {
   private isJson(): boolean {
     if (this.json === undefined) {
       try {
-        JSON.parse(this.text.slice(this.begin).replace(/[\s),;]*$/, ""));
+        JSON.parse(this.text.slice(this.begin, this.endOfJson()));
         this.json = true;
       } catch {
         this.json = false;
@@ -186,11 +194,21 @@ class Reader {
     return this.json;
   }
 
+  /** Where the object or list ends that begins there, if it is JSON. */
+  private endOfJson(): number {
+    let depth = 0;
+    for (const { 0: sign, index } of this.text.slice(this.begin).matchAll(/"(?:[^"\\]|\\.)*"|[{}[\]]/gs)) {
+      if (sign === "{" || sign === "[") depth++;
+      else if ((sign === "}" || sign === "]") && --depth === 0) return this.begin + index + 1;
+    }
+    return this.text.length;
+  }
+
   private value(parent: string): Value {
     if (++this.depth > MAX_DEPTH) throw new SyntaxError("too deeply nested");
     try {
       this.skip();
-      this.starts.push(this.at);
+      if (!this.isJson()) this.starts.push(this.at); // of JSON no mark is missing
       const text = this.string();
       if (text !== undefined) return text;
       if (this.take("{")) return this.fields("}");
@@ -261,10 +279,11 @@ class Reader {
       return text;
     }
     const plain = this.match(LONG) ?? this.match(TEMPLATE);
-    if (plain) return plain[2]!;
+    if (plain) return withoutQuoteTokens(plain[2]!);
     const double = this.match(DOUBLE);
     const found = double ?? this.match(SINGLE);
     if (!found) return undefined;
+    withoutQuoteTokens(found[1]!);
     if (found[1]!.includes("\\") && NO_ESCAPE_AT_ALL.test(found[1]!)) return found[1]!;
     if (NO_ESCAPES.test(found[1]!) && !this.isJson()) throw new SyntaxError("backslashes that may be escapes or not");
     const text = double ? fromJson(found[1]!) : fromPython(found[1]!);
@@ -305,66 +324,29 @@ class Reader {
   }
 }
 
-function namedCall(said: Value | undefined): ToolCall {
+function namedCall(said: Value): ToolCall {
   let call = isFields(said) ? { ...said } : {};
-  const keys = Object.keys(call);
-  if (keys.length === 1 && WRAPPERS.includes(keys[0]!)) return onlyCall(call[keys[0]!]!);
-  if (call.type === "function") delete call.type;
-  if (typeof call.id === "string") delete call.id; // these as OpenAI's API has them
+  if (KINDS.includes(call.type)) delete call.type;
+  for (const label of LABELS) if (["string", "number"].includes(typeof call[label])) delete call[label];
   if (Object.keys(call).join() === "function" && isFields(call.function)) call = call.function;
   const names = NAMES.filter((key) => typeof call[key] === "string");
   const stated = ARGUMENTS.filter((key) => key in call);
   const name = call[names[0] ?? ""];
-  const given = call[stated[0] ?? ""];
-  const args = typeof given === "string" ? new Reader(given).object() : given;
-  const isOne = names.length === 1 && stated.length === 1 && Object.keys(call).length === 2;
-  if (typeof name !== "string" || !NAME.test(name) || !isFields(args) || !isOne) throw new SyntaxError("no call");
+  const given = call[stated[0] ?? ""] ?? "";
+  const args = typeof given !== "string" ? given : given && new Reader(given).object();
+  const isOne = names.length === 1 && stated.length < 2 && Object.keys(call).length === 1 + stated.length;
+  if (typeof name !== "string" || !NAME.test(name) || !isOne) throw new SyntaxError("no call");
+  if (args === "") return { name, args: {} };
+  if (!isFields(args)) throw new SyntaxError("no call");
   return { name, args };
 }
 
-function onlyCall(calls: Value): ToolCall {
-  if (!Array.isArray(calls)) return namedCall(calls);
-  if (calls.length !== 1) throw new SyntaxError("not one call");
-  return namedCall(calls[0]);
+/** A string of quotation marks: a quote token in it may end it, or begin another one. */
+function withoutQuoteTokens(text: string): string {
+  if (text.includes(QUOTE)) throw new SyntaxError("not certain where a string ends");
+  return text;
 }
 
 function isFields(value: Value | undefined): value is Fields {
   return value !== null && typeof value === "object" && !Array.isArray(value);
-}
-
-function isOneText(word: string, parent: string): boolean {
-  if (QUOTES_IN_A_WORD.test(word) || word.split("(").length !== word.split(")").length) return false;
-  if (COMMENT.test(word) || word.endsWith(";")) return false;
-  if (parent === "]" && (word.includes(";") || word.split(/\s+/).every(isNoText))) return false;
-  if (!/[:=]/.test(word.replace(TIME, ""))) return true;
-  if (/[\s;]/.test(word) || /^[:=]|:$/.test(word)) return false;
-  return parent !== "]" || !/^[A-Za-z_]\w*[:=](?!\/\/)/.test(word);
-}
-
-function isNoText(word: string): boolean {
-  return WORDS.has(word) || NUMBER.test(word);
-}
-
-/** A number, unless a double would be another one. */
-function toNumber(word: string): number {
-  const number = Number(word);
-  const isInteger = /^-?\d+$/.test(word);
-  const isLost = isInteger ? !Number.isSafeInteger(number) : number === 0 && /[1-9]/.test(word.split(/e/i)[0]!);
-  if (!Number.isFinite(number) || isLost) throw new SyntaxError(`\`${word.slice(0, 40)}\` is beyond numbers`);
-  return number;
-}
-
-function fromJson(text: string): string {
-  const controls = (letter: string) =>
-    letter[0] === "\\" ? letter : `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`;
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: JSON has them escaped, models do not
-  return JSON.parse(`"${text.replace(/\\.|[\u0000-\u001f]/gs, controls)}"`) as string;
-}
-
-function fromPython(text: string): string {
-  return text.replace(/\\(.)/gs, (_, letter: string) => {
-    const meant = ESCAPED[letter];
-    if (meant === undefined) throw new SyntaxError("backslashes that may be escapes or not");
-    return meant;
-  });
 }

@@ -1,5 +1,5 @@
 // A reply's text as the model writes it, taken apart: reasoning, tool calls, and the answer itself.
-import { parseCall } from "./call_reader";
+import { parseCalls } from "./call_reader";
 import { CALL_CLOSE, CALL_OPEN, type ToolCall } from "./tool_syntax";
 import type { Message } from "./transcript";
 
@@ -38,10 +38,17 @@ export function splitReply(raw: string, streaming = false): Part[] {
     let text = open ? raw.slice(begin) : raw.slice(begin, end);
     if (open && streaming) text = withoutPartialMark(text, [close]);
     if (mark === CHANNEL_OPEN) parts.push({ kind: "reasoning", text: reasoningText(text), open });
-    else parts.push({ kind: "call", text, call: open ? undefined : parseCall(text), open });
+    else parts.push(...callParts(text, open));
     from = open ? raw.length : end + close.length;
   }
   return parts.filter((part) => part.kind !== "reasoning" || part.open || part.text !== "");
+}
+
+/** What stands between two marks: one call or several, or text that is none. */
+function callParts(text: string, open: boolean): Part[] {
+  const calls = open ? [] : parseCalls(text);
+  if (!calls.length) return [{ kind: "call", text, call: undefined, open }];
+  return calls.map((call) => ({ kind: "call", text, call, open }));
 }
 
 /** What stays of a reply when it becomes history: the template drops reasoning and trims. */

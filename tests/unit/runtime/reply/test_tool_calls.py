@@ -67,7 +67,10 @@ DIALECTS = json.loads((Path(__file__).parents[3] / "call_dialects.json").read_te
 @pytest.mark.parametrize("case", DIALECTS, ids=lambda case: case["why"])
 def test_drift_is_read_where_one_reading_is_certain(case: dict[str, Any]) -> None:
     found = case["text"].split('<|"|>')
-    if case["arguments"] is None:
+    if "calls" in case:
+        calls = [ToolCall(call["name"], call["arguments"]) for call in case["calls"]]
+        assert parse_tool_calls(found) == calls
+    elif case["arguments"] is None:
         with pytest.raises(ToolCallError):
             parse_tool_call(found)
     else:
