@@ -12,6 +12,8 @@ from gemma4_compile.runtime.engine.sequence import ContextFullError, Overflow
 from gemma4_compile.runtime.grammar.grammar import GrammarError
 
 _log = logging.getLogger("gemma4_compile.serve")
+TOO_LONG = "context_length_exceeded"
+"""The code of a prompt that does not fit."""
 
 
 class ApiError(Exception):
@@ -47,11 +49,28 @@ class ApiError(Exception):
             return "authentication_error"
         return "invalid_request_error" if self.status < 500 else "server_error"
 
+    @property
+    def told(self) -> str:
+        """The message; of a prompt that does not fit in the words of OpenAI's own servers.
+
+        Agents look for these, and for no code, before they leave out or sum up what was said.
+        """
+        if self.code != TOO_LONG:
+            return self.message
+        why = "Please reduce the length of the messages or of the text"
+        if self.overflow is None:
+            return f"This model's maximum context length is exceeded. {why}: {self.message}"
+        most, tokens = self.overflow.most, self.overflow.tokens
+        return (
+            f"This model's maximum context length is {most} tokens. However, you requested "
+            f"{tokens} tokens. {why}: {self.message}"
+        )
+
     def body(self) -> dict[str, object]:
         """The error object, as a body or as an event of a stream."""
         return {
             "error": {
-                "message": self.message,
+                "message": self.told,
                 "type": self.kind,
                 "param": self.param,
                 "code": self.code,
@@ -77,8 +96,7 @@ def stopping() -> ApiError:
 
 def does_not_fit(error: ContextFullError, param: str | None = None) -> ApiError:
     """The error of a request whose prompt, or whose reply, is too long for the context."""
-    code = "context_length_exceeded"
-    return ApiError(400, str(error), param=param, code=code, overflow=error.overflow)
+    return ApiError(400, str(error), param=param, code=TOO_LONG, overflow=error.overflow)
 
 
 def as_api_error(error: BaseException) -> ApiError:

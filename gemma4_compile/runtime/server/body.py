@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request as HttpRequest
 
-from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
 
 _SMALL_BYTES = 1 << 16  # a body up to here is read at once, a longer one when its turn comes
 # What programs send that do not say what they send: litellm to Ollama's API, and `curl -d`.
@@ -166,7 +166,7 @@ class BodyReader:
             400,
             f"{what}: no prompt can be so long, the context holds {self._context_length} tokens"
             + ("" if self._media else ", and this package takes no pictures and no sounds"),
-            code="context_length_exceeded",
+            code=TOO_LONG,
         )
 
 

@@ -196,7 +196,7 @@ def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
         calls.append(ToolCall(called_name(function), read_arguments(function)))
     for index, entry in enumerate(fields.get("tool_calls", list, [])):
         call = fields.inner(f"tool_calls[{index}]", entry)
-        call.only("type", ("function",), "only functions are served")
+        call.only("type", ("", "function"), "only functions are served")
         call.skip_unknown({"function", "id", "index", "type"}, asks.CALL)
         function = call.inner("function", call.need("function", dict))
         function.skip_unknown({"arguments", "name"}, asks.CALLED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
 from gemma4_compile.types import JsonObject
 
 _KINDS = {
@@ -22,7 +22,7 @@ def error_body(error: ApiError) -> JsonObject:
     """The error object, as a body or as an event of a stream."""
     kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     message = error.message
-    if error.code == "context_length_exceeded":
+    if error.code == TOO_LONG:
         message = f"prompt is too long: {_in_numbers(error)}{message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.embedding.embedder import Embedder, Float32Array
 from gemma4_compile.runtime.embedding.errors import SettingError, TextTooLongError
-from gemma4_compile.runtime.server.api_error import ApiError, stopping
+from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError, stopping
 from gemma4_compile.runtime.server.cards import ModelCard, is_called, unknown_model
 from gemma4_compile.runtime.server.counts import Counts
 from gemma4_compile.runtime.server.embeddings.requests import EmbeddingRequest
@@ -169,6 +169,5 @@ def _refused(error: UsageError, param: str) -> ApiError:
         return ApiError(400, f"`{error.name}`: {error.why}{hint}", param=error.name)
     why = f"`{param}`: {error}{hint}"
     if isinstance(error, TextTooLongError):
-        code = "context_length_exceeded"
-        return ApiError(400, why, param=param, code=code, overflow=error.overflow)
+        return ApiError(400, why, param=param, code=TOO_LONG, overflow=error.overflow)
     return ApiError(400, why, param=param)

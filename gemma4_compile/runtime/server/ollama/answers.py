@@ -83,7 +83,7 @@ class OllamaAnswer:
 
     def fail(self, error: ApiError) -> Iterator[str]:
         """An error in the midst of it."""
-        yield _line({"error": error.message})
+        yield _line({"error": error.told})
 
     def without_reply(self, reason: str) -> JsonObject:
         """Where nothing was asked."""

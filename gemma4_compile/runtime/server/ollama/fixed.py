@@ -41,7 +41,7 @@ def fixed_routes(guarded: Guarded) -> list[BaseRoute]:
 
 def refusal(error: ApiError) -> Response:
     """An error in the form that Ollama's clients read."""
-    return error.response_of({"error": error.message})
+    return error.response_of({"error": error.told})
 
 
 async def _version(_: HttpRequest) -> Response:

@@ -100,7 +100,7 @@ class ResponseAnswer:
     def fail(self, error: ApiError) -> Iterator[str]:
         """It will not be whole."""
         code = "server_error" if error.status >= 500 else "invalid_prompt"
-        failed = {"error": {"code": code, "message": error.message}}
+        failed = {"error": {"code": code, "message": error.told}}
         yield self._event("response.failed", response=self._response("failed") | failed)
 
     def _start(self, kind: str) -> Iterator[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import pytest
 
+from gemma4_compile.runtime.engine.sequence import Overflow
 from gemma4_compile.runtime.server.api_error import ApiError
 
 
@@ -39,6 +42,30 @@ def test_the_body_is_one_error_object() -> None:
     assert response.status_code == 400
     assert json.loads(bytes(response.body)) == expected
     assert str(error) == "`n`: expected 1"
+
+
+# What opencode and pi, CrewAI, litellm and Cline look for before they make a conversation shorter.
+LOOKED_FOR = (
+    "maximum context length is [0-9]+ tokens",
+    "reduce the length of the messages",
+    "maximum context length",
+    "This model's maximum context length is",
+    r"context\s*(?:length|window)",
+)
+
+
+def test_agents_find_the_words_of_a_prompt_that_does_not_fit() -> None:
+    message = "it takes 600 tokens, and the context holds 512 tokens"
+    for overflow, words in ((Overflow(600, 512), LOOKED_FOR), (None, LOOKED_FOR[1:])):
+        error = ApiError(400, message, code="context_length_exceeded", overflow=overflow)
+        body: Any = error.body()
+        for told in (body["error"]["message"], error.told):
+            assert told.endswith(f": {message}")
+            assert all(re.search(each, told) for each in words)
+    assert (
+        "However, you requested 600 tokens"
+        in ApiError(400, message, code="context_length_exceeded", overflow=Overflow(600, 512)).told
+    )
 
 
 def test_what_is_not_known_is_null() -> None:
