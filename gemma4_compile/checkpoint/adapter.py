@@ -34,6 +34,7 @@ _FRONT = TEXT.prefixes[0]
 _EMBEDDING, _HEAD = f"{_FRONT}embed_tokens.weight", f"{HEAD}.weight"
 _ONE_EXPERT = re.compile(r"(.+\.experts)\.(0|[1-9]\d{0,3})\.(gate_proj|up_proj|down_proj)")
 _FITS = "the adapter is of another model or size: give the one that it was trained on"
+_TWO_TRAININGS = "the two files are not of the same training: download or save both again"
 _UNTIE = (
     "for the replies of the adapter that is not merged, save the model with a head of its own "
     "(tie_word_embeddings false, lm_head.weight a copy of the embedding) and compile that"
@@ -112,8 +113,8 @@ class _Merging:
         self, tensor: TensorInfo, expected: tuple[object, ...], name: str
     ) -> CheckpointError:
         shown = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
-        rows = self.tensors[name].shape if name in self.tensors else ()
-        is_vocabulary = name in (_EMBEDDING, _HEAD) and tensor.shape[1:] == rows[1:]
+        base = self.tensors.get(_EMBEDDING if name == _HEAD and self._is_tied else name, tensor)
+        is_vocabulary = name in (_EMBEDDING, _HEAD) and tensor.shape[1:] == base.shape[1:]
         return CheckpointError(
             f"{self.adapter.name}: tensor `{printable(tensor.name)}` has shape {tensor.shape}, "
             f"expected ({shown}) for `{name}`",
@@ -149,7 +150,10 @@ class _Merging:
         embedding, head = found.get(_EMBEDDING), found.pop(_HEAD, None)
         copies = [one for one in (embedding, head) if one is not None and one[1]]
         if not copies or self.adapter.config.ties:
-            found[_EMBEDDING] = embedding or _present(head)
+            if embedding is None:
+                assert head is not None, "one of the two is there"
+                embedding = replace(head[0], name=_EMBEDDING), head[1]
+            found[_EMBEDDING] = embedding
             return
         self.config = replace(self.config, ties_head=False)
         self._is_tied = False
@@ -160,11 +164,10 @@ class _Merging:
         """Add the products of the adapter's matrices."""
         changes: dict[str, list[tuple[str, Factors]]] = {}
         for factors in self.adapter.tensors.factors.values():
-            left = next(iter(factors.found.values()))
             if not self.adapter.config.is_target(factors.module):
                 self._not_targets.append(factors.module)
                 continue
-            place = self._place_of(factors, left)
+            place = self._place_of(factors, next(iter(factors.found.values())))
             if place is not None:
                 changes.setdefault(place, []).append((factors.module, factors))
         for place, several in changes.items():
@@ -265,7 +268,7 @@ class _Merging:
             raise CheckpointError(
                 f"{self.adapter.name}: tensor `{printable(a.name)}` has {found} rows, expected the "
                 f"rank of adapter_config.json, {expected}{of_experts}",
-                hint="the two files are not of the same training: download or save both again",
+                hint=_TWO_TRAININGS,
             )
         return expected
 
@@ -276,7 +279,7 @@ class _Merging:
             raise CheckpointError(
                 f"{self.adapter.name}: `{printable(factors.module)}` {what}, and `use_dora` of "
                 f"adapter_config.json is {str(use_dora).lower()}",
-                hint="the two files are not of the same training: download or save both again",
+                hint=_TWO_TRAININGS,
             )
         if magnitude is not None and magnitude.shape != (count,):
             raise self._wrong_shape(magnitude, (count,), place)
@@ -345,11 +348,18 @@ class _Merging:
         for module, tensor in self.adapter.tensors.rows.items():
             key = next((name for name in tokens if ends_with_one(module, (name,))), None)
             place = self._place(f"{module}.weight", tensor)
-            if place is None:
-                continue
-            if place == _HEAD and self._is_tied:
-                place = _EMBEDDING
-            indices = () if key is None else tokens[key]
+            is_shared = place == _HEAD and self._is_tied
+            if place is None or (
+                is_shared and key is None and self.adapter.tensors.repeats_rows(tensor)
+            ):
+                continue  # nothing reads it, or PEFT has saved the embedding's for its head, too
+            if key is None:
+                raise CheckpointError(
+                    f"{self.adapter.name}: `trainable_token_indices` of adapter_config.json does "
+                    f"not say which rows tensor `{printable(tensor.name)}` holds",
+                    hint=_TWO_TRAININGS,
+                )
+            indices, place = tokens[key], _EMBEDDING if is_shared else place
             base = self.tensors[place]
             if tensor.shape != (len(indices), *base.shape[1:]) or len(base.shape) != 2:
                 raise self._wrong_shape(tensor, (len(indices), *base.shape[1:]), place)
@@ -388,8 +398,3 @@ class _Merging:
                 if self._left_out
                 else _FITS,
             )
-
-
-def _present(found: tuple[TensorInfo, bool] | None) -> tuple[TensorInfo, bool]:
-    assert found is not None, "one of the two is there"
-    return replace(found[0], name=_EMBEDDING), found[1]

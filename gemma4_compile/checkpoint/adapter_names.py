@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gemma4_compile.checkpoint.kinds import MERGE_HINT
 from gemma4_compile.checkpoint.safetensors_file import FLOAT_DTYPES, TensorInfo
+from gemma4_compile.checkpoint.same_weights import holds_same
 from gemma4_compile.checkpoint.spellings import MERGED_FRONT, WRAPPERS
 from gemma4_compile.errors import CheckpointError, printable
 
@@ -71,6 +72,11 @@ class AdapterTensors:
     whole: Mapping[str, Whole]
     rows: Mapping[str, TensorInfo]
 
+    def repeats_rows(self, tensor: TensorInfo) -> bool:
+        """Return whether rows of an embedding are there for another module, too."""
+        others = (other for other in self.rows.values() if other is not tensor)
+        return any(holds_same(other, tensor) for other in others)
+
 
 def sort_tensors(tensors: Mapping[str, TensorInfo]) -> AdapterTensors:
     """Tell an adapter's tensors apart by their names.
@@ -78,7 +84,7 @@ def sort_tensors(tensors: Mapping[str, TensorInfo]) -> AdapterTensors:
     Raises
     ------
     CheckpointError
-        If a tensor is of another method, has no float dtype, or is there twice.
+        If a tensor is of another method, has no float dtype, or is there twice with two values.
     """
     factors: dict[str, Factors] = {}
     whole: dict[str, Whole] = {}
@@ -99,18 +105,20 @@ def sort_tensors(tensors: Mapping[str, TensorInfo]) -> AdapterTensors:
         if last is not None:
             _check_kind(parts[last:], tensor)
             module = ".".join(parts[:last])
-            one = factors.setdefault(module, Factors(_bare(parts[:last])))
-            if one.found.setdefault(parts[last], tensor) is not tensor:
+            wrapped = factors.setdefault(module, Factors(_bare(parts[:last])))
+            if wrapped.found.setdefault(parts[last], tensor) is not tensor:
                 raise _twice(tensor)
         elif _ROWS in parts:
             module = _bare(parts[: parts.index(_ROWS)])
             if rows.setdefault(module, tensor) is not tensor:
                 raise _twice(tensor)
         else:
-            is_copy = _SAVED in parts
             key = _bare(parts)
-            if whole.setdefault(key, Whole(tensor, is_copy)).tensor is not tensor:
+            one = whole.setdefault(key, Whole(tensor, _SAVED in parts))
+            # `save_embedding_layers` of PEFT writes what was trained whole under both names.
+            if one.tensor is not tensor and not holds_same(one.tensor, tensor):
                 raise _twice(tensor)
+            whole[key] = Whole(one.tensor, one.is_copy or _SAVED in parts)
     return AdapterTensors(factors, whole, rows)
 
 

@@ -99,8 +99,9 @@ class ChatFiles:
         """Files that a package holds in another form than the checkpoint; None: not at all."""
         config = dict(self.tokenizer_config)
         found: dict[str, JsonObject | None] = {}
-        has_file = (self.directory / TEMPLATE_FILE).is_file()
-        copied = {DEFAULT: self.template} if has_file else templates_of(config)
+        file = self.directory / TEMPLATE_FILE
+        # One of `additional_chat_templates` may hold in its place.
+        copied = {DEFAULT: read_text(file)} if file.is_file() else templates_of(config)
         if self.templates not in ({}, copied):
             config["chat_template"] = [
                 {"name": name, "template": text} for name, text in self.templates.items()

@@ -118,6 +118,13 @@ def check_adapter(listing: Listing) -> None:
     )
 
 
+_ADAPTER_SHARD = re.compile(r"adapter_model-\d+-of-\d+\.safetensors")
+_JOIN_SHARDS = (
+    'python -c "import glob, safetensors.torch as s; w = {}; [w.update(s.load_file(f)) for f in '
+    "glob.glob('adapter_model-*.safetensors')]; s.save_file(w, 'adapter_model.safetensors')\""
+)
+
+
 def no_adapter(listing: Listing) -> CheckpointError:
     """The error for a folder or a repository that is no adapter of PEFT, by what it holds."""
     inner = _last_folder(listing, lambda name: name == ADAPTER_CONFIG)
@@ -127,6 +134,15 @@ def no_adapter(listing: Listing) -> CheckpointError:
         return CheckpointError(
             f"`{listing.where}` is no adapter itself; its folder `{last}` holds one{more}",
             hint=give,
+        )
+    shards = sorted(name for name in listing.names if _ADAPTER_SHARD.fullmatch(name))
+    if shards and ADAPTER_CONFIG in listing.names:
+        where = "the folder" if not listing.is_hub else "the folder that it was downloaded to"
+        shown = printable(shards[0][:_SHOWN_LETTERS])
+        return CheckpointError(
+            f"the adapter of `{listing.where}` is in parts (`{shown}` is one of {len(shards)}), "
+            f"expected {ADAPTER_WEIGHTS}, which PEFT reads",
+            hint=f"join them in {where}, with safetensors and torch: `{_JOIN_SHARDS}`",
         )
     missing = ADAPTER_WEIGHTS if ADAPTER_CONFIG in listing.names else ADAPTER_CONFIG
     return _other_kind(listing) or CheckpointError(

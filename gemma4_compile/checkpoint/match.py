@@ -55,6 +55,7 @@ _UNSAID = (
     "they were saved with into it (of AutoGPTQ, what `quantize_config.json` holds and "
     f'`"quant_method": "gptq"`), or {DEQUANTISE}'
 )
+_SHOWN_LETTERS = 40
 _VOCABULARY = re.compile(r"(embed_tokens|embed_tokens_per_layer|lm_head)\.weight$")
 RESIZE_HINT = (
     "save the tokenizer and the model again from the same run, with save_pretrained; where tokens "
@@ -70,10 +71,17 @@ def vocabulary_of(
     Raises
     ------
     CheckpointError
-        Naming the file, if it has no vocabulary.
+        Naming the file, if it has no vocabulary, or one of another kind than Gemma's.
     """
     model, added = tokenizer.get("model"), tokenizer.get("added_tokens", [])
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    kind = model.get("type") if isinstance(model, dict) else None
+    if isinstance(kind, str) and kind != "BPE":
+        raise CheckpointError(
+            f"`{file}` is of the kind {kind[:_SHOWN_LETTERS]!r}, expected `BPE`, that of Gemma's",
+            hint="take the tokenizer files of the model that was trained; where the model was "
+            "trained with this one, it is not read here",
+        )
     if not isinstance(vocabulary, dict) or not isinstance(added, list):
         raise CheckpointError(f"`{file}` is damaged: no vocabulary", hint="download the file again")
     return vocabulary, [token for token in added if isinstance(token, dict)]

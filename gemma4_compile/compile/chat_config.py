@@ -32,6 +32,7 @@ from gemma4_compile.types import JsonObject
 
 _SHOWN = 60  # characters of a system message, or a token
 _SHOWN_TOKENS = 8
+_CUTS = ("truncation", "padding")  # of tokenizer.json
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def make_conversation(
     CheckpointError
         If they hold no conversation.
     """
-    tokenizer, left_out = _tokenizer(build, checkpoint, reporter)
+    tokenizer, is_other = _tokenizer(build, checkpoint, reporter)
     check_tokens(build.media, tokenizer)
     warn_of_processor(checkpoint.path, build.media)
     chat = ChatFiles.read(checkpoint.path)
@@ -103,7 +104,7 @@ def make_conversation(
             reporter.stage(f"in browsers the chat template's own system message holds too: {own!r}")
     _report_stops(build, conversation, reporter)
     _report(trial, chat, tokens, build, conversation, found)
-    return Conversation(chat, config, found, tokenizer if left_out else None)
+    return Conversation(chat, config, found, tokenizer if is_other else None)
 
 
 def make_encoder_config(
@@ -113,7 +114,7 @@ def make_encoder_config(
 
     CheckpointError if the tokenizer cannot be used, or as `read_prompts`.
     """
-    tokenizer, left_out = _tokenizer(build, checkpoint, reporter)
+    tokenizer, is_other = _tokenizer(build, checkpoint, reporter)
     files = ChatFiles.read(checkpoint.path)
     ChatFiles(files.directory, {}, files.tokenizer_config).try_conversation(build.config.vocab_size)
     _report_tokens(tokenizer, files)
@@ -134,13 +135,17 @@ def make_encoder_config(
     pad = max(build.config.pad_token_id, 0)
     written = {**conversation, "pad_token_id": pad, interface.EMBEDDING: embedding}
     config = _chat_config(build, checkpoint, written)
-    return Conversation(files, config, (), tokenizer if left_out else None)
+    return Conversation(files, config, (), tokenizer if is_other else None)
 
 
 def _tokenizer(
     build: Compilation, checkpoint: Checkpoint, reporter: Reporter
-) -> tuple[JsonObject, list[str]]:
-    """As `Checkpoint.tokenizer`, and say what is left out."""
+) -> tuple[JsonObject, bool]:
+    """The package's `tokenizer.json`, and whether it is another than the checkpoint's.
+
+    Says which tokens are left out. What training left there to cut or fill texts is left out too:
+    transformers asks for it at each call, and a client in a browser would do it to every prompt.
+    """
     tokenizer, left_out = checkpoint.tokenizer(build.config.vocab_size)
     if left_out:
         shown = ", ".join(f"`{name[:_SHOWN]}`" for name in left_out[:_SHOWN_TOKENS])
@@ -148,7 +153,8 @@ def _tokenizer(
             f"tokens without a row in the model are text here: {shown}"
             + (f" and {len(left_out) - _SHOWN_TOKENS} more" if left_out[_SHOWN_TOKENS:] else "")
         )
-    return tokenizer, left_out
+    cuts = {name: None for name in _CUTS if tokenizer.get(name) is not None}
+    return {**tokenizer, **cuts}, bool(left_out or cuts)
 
 
 def _chat_config(

@@ -130,9 +130,12 @@ def try_conversation(
 
 
 def _failed(why: str) -> ConversationError:
+    hint = "correct the chat template, or take that of the model that was trained"
     return ConversationError(
         f"tokenizer and chat template cannot hold a short conversation: {why}",
-        hint="save the tokenizer that the model was trained with again, with save_pretrained; "
+        hint=hint
+        if why.startswith("the chat template")
+        else "save the tokenizer that the model was trained with again, with save_pretrained; "
         "where it has tokens that the model has not, resize the model to it first",
     )
 

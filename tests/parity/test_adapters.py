@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 ATTENTION = ["q_proj", "k_proj", "o_proj"]
 EXPERTS = ["experts.gate_up_proj", "experts.down_proj"]
 HALF = {"lora_alpha": 3, "r": 4}
+WHOLE = {"save_embedding_layers": True}  # of `save_pretrained`
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("dense", {"target_modules": [*ATTENTION, "gate_proj", "down_proj"], **HALF}),
     "every linear": ("e2b", {"target_modules": "all-linear", **HALF}),
@@ -65,6 +66,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "tokens": ("dense", {"target_modules": ["q_proj"], "trainable_token_indices": [5, 250, 7]}),
+    "both its own, under two names": (
+        "e2b",
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"], **WHOLE},
+    ),
+    "own head, under two names": (
+        "dense",
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"], **WHOLE},
+    ),
+    "an embedding with its base": ("e2b", {"target_modules": ["embed_tokens"], **HALF, **WHOLE}),
+    "tokens with their base": (
+        "dense",
+        {"target_modules": ["q_proj"], "trainable_token_indices": [5, 250, 7], **WHOLE},
+    ),
     "untied head": ("dense, untied", {"target_modules": ["lm_head", "embed_tokens"], **HALF}),
     "untied tokens": (
         "e2b, untied",
@@ -84,12 +98,13 @@ QUICK = ("dense", "DoRA", "experts", "untied head")
 
 def write_adapter(folder: Path, model: Any, seed: int = 0, **config: Any) -> None:
     """Save an adapter whose every trained value is random."""
+    whole = config.pop("save_embedding_layers", "auto")
     wrapped = get_peft_model(model, LoraConfig(**config))
     generator = torch.Generator().manual_seed(seed)
     for tensor in wrapped.parameters():
         if tensor.requires_grad:
             tensor.data += 0.1 * torch.randn(tensor.shape, generator=generator)
-    wrapped.save_pretrained(str(folder))
+    wrapped.save_pretrained(str(folder), save_embedding_layers=whole)
 
 
 def base_model(kind: str) -> Any:

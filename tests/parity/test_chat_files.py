@@ -57,6 +57,11 @@ def beside_alone(folder: Path) -> None:
     store(folder, "additional_chat_templates/default.jinja", "plain")
 
 
+def beside_default(folder: Path) -> None:
+    """One that holds in the place of `chat_template.jinja`."""
+    store(folder, "additional_chat_templates/default.jinja", "plain")
+
+
 def file_and_config(folder: Path) -> None:
     edit(folder, lambda values: values.update(chat_template="in the config"))
 
@@ -70,6 +75,7 @@ PLACES: dict[str, Callable[[Path], None]] = {
     "names in the config": in_config({"default": "plain", "tool_use": "tools"}),
     "a file beside": beside,
     "a file beside alone": beside_alone,
+    "a default file beside": beside_default,
     "a file, which holds, and the config": file_and_config,
 }
 

@@ -35,9 +35,10 @@ from gemma4_compile.runtime.package.integrity import (
     drafter_parameters,
     library_parameters,
 )
+from gemma4_compile.runtime.package.no_package import no_package
 from gemma4_compile.runtime.package.stored_weights import StoredWeight, open_shard
 from gemma4_compile.runtime.sampling.sampling import PENALTIES, SamplingOptions
-from gemma4_compile.system.regular_files import MAX_JSON_BYTES, gguf_in, read_regular
+from gemma4_compile.system.regular_files import MAX_JSON_BYTES, read_regular
 from gemma4_compile.template.chat_template import (
     DEFAULT,
     TOOL_USE,
@@ -56,25 +57,7 @@ def read_provenance(directory: Path) -> Provenance:
     """Provenance of a package; ArtifactError if there is no package at `directory`."""
     if (directory / abi.PROVENANCE_FILE).exists():
         return Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
-    what, hint = (
-        f"there is no directory `{directory}`",
-        "give the directory that gemma4-compile made (its -o); gemma4-chat and gemma4-serve take "
-        "the id of a package on the hub, too (owner/name)",
-    )
-    gguf = gguf_in(directory) if directory.exists() else None
-    if gguf is not None:
-        what = f"`{gguf}` is a GGUF file, for llama.cpp, and no package"
-        hint = "compile the original checkpoint: gemma4-compile MODEL --target cpu -o DIR"
-    elif directory.is_file():
-        what = f"`{directory}` is a file, and a package is a directory"
-        if (directory.parent / abi.PROVENANCE_FILE).exists():
-            hint = f"give the directory that it is in: {directory.parent}"
-    elif (directory / "config.json").exists():
-        what = f"`{directory}` is a checkpoint, not a package"
-        hint = f"compile it first: gemma4-compile {directory} --target cpu -o DIR"
-    elif directory.exists():
-        what = f"`{directory}` is no package: `{abi.PROVENANCE_FILE}` is missing"
-    raise ArtifactError(what, hint=hint)
+    raise no_package(directory)
 
 
 def check_whole(directory: Path, provenance: Provenance) -> None:

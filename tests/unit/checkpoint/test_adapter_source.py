@@ -194,6 +194,53 @@ def test_tensors_that_are_refused_by_name(case: str, base: Path, tmp_path: Path)
     assert f"--adapter {tmp_path / 'a'}" in str(error)
 
 
+EMBEDDING = "base_model.model.model.language_model.embed_tokens"
+TABLE = RNG.normal(size=(TEXT["vocab_size"], COLS)).astype(np.float32)
+
+
+def test_a_module_that_was_saved_under_two_names_is_read_once(base: Path, tmp_path: Path) -> None:
+    """As `save_pretrained(save_embedding_layers=True)` writes what was trained whole."""
+    tensors = {
+        f"{EMBEDDING}.weight": TABLE,
+        f"{EMBEDDING}.modules_to_save.weight": TABLE,
+        f"{EMBEDDING}.original_module.weight": 2 * TABLE,
+    }
+    found = opened(base, write(tmp_path / "a", tensors, modules_to_save=["embed_tokens"]))
+    assert np.array_equal(first_rows(found, "embed_tokens.weight"), TABLE[:4])
+    assert opened(base).config.ties_head
+    assert not found.config.ties_head
+    other = {**tensors, f"{EMBEDDING}.weight": 2 * TABLE}
+    error = refused(base, write(tmp_path / "b", other, modules_to_save=["embed_tokens"]))
+    assert "more tensors than one" in str(error)
+
+
+def test_trained_rows_of_a_tied_head_are_the_embedding_s(base: Path, tmp_path: Path) -> None:
+    rows, head = TABLE[:2], "base_model.model.lm_head.token_adapter.trainable_tokens_delta"
+    tensors = {f"{EMBEDDING}.token_adapter.trainable_tokens_delta": rows, head: rows}
+    adapter = write(tmp_path / "a", tensors, trainable_token_indices=[1, 3])
+    merged, before = (first_rows(opened(base, *g), "embed_tokens.weight") for g in ((adapter,), ()))
+    before[[1, 3]] = rows
+    assert np.array_equal(merged, before)
+    tensors[head] = 2 * rows
+    error = refused(base, write(tmp_path / "b", tensors, trainable_token_indices=[1, 3]))
+    assert "does not say which rows" in str(error)
+
+
+@pytest.mark.parametrize("module", [EMBEDDING, "base_model.model.lm_head"])
+def test_a_resized_vocabulary_is_called_that(module: str, base: Path, tmp_path: Path) -> None:
+    adapter = write(tmp_path / "a", {f"{module}.weight": np.concatenate([TABLE, TABLE[:4]])})
+    assert "the vocabulary was resized for the adapter" in (refused(base, adapter).hint or "")
+
+
+def test_an_adapter_in_parts_is_called_that(base: Path, tmp_path: Path) -> None:
+    folder = Path(write(tmp_path / "a"))
+    weights = folder / "adapter_model.safetensors"
+    weights.rename(folder / "adapter_model-00001-of-00002.safetensors")
+    error = refused(base, str(folder))
+    assert "in parts (`adapter_model-00001-of-00002.safetensors` is one of 1)" in str(error)
+    assert "join them" in (error.hint or "")
+
+
 @pytest.mark.parametrize(
     ("more", "is_warned"),
     [

@@ -264,6 +264,15 @@ def test_damaged_tokenizer(content: str, directory: Path) -> None:
         Checkpoint.open(directory).tokenizer(256)
 
 
+@pytest.mark.parametrize("kind", ["Unigram", "WordPiece"])
+def test_a_tokenizer_of_another_kind_is_named(kind: str, directory: Path) -> None:
+    model = {"type": kind, "vocab": [["<pad>", 0.0]] if kind == "Unigram" else {"<pad>": 0}}
+    (directory / "tokenizer.json").write_text(json.dumps({"model": model}))
+    with pytest.raises(CheckpointError, match=f"of the kind '{kind}', expected `BPE`") as found:
+        Checkpoint.open(directory).tokenizer(256)
+    assert found.value.hint
+
+
 def test_missing_generation_config_is_empty(directory: Path) -> None:
     assert Checkpoint.open(directory).generation_config["do_sample"] is True
     (directory / "generation_config.json").unlink()

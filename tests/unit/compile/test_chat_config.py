@@ -218,6 +218,26 @@ def test_a_token_that_the_model_has_no_row_for_is_text(model: Path) -> None:
     assert tokenizer.get_vocab_size() == 1024
 
 
+def test_what_training_left_in_a_tokenizer_cuts_and_fills_no_prompt(model: Path) -> None:
+    """A client in a browser does what the package's file says; transformers does not."""
+    path, text = model / "tokenizer.json", "What is 12 plus 34? And times two?"
+    expected = Tokenizer.from_file(str(path)).encode(text).ids
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=64, pad_token="<pad>")
+    tokenizer.save(str(path))
+    assert len(Tokenizer.from_file(str(path)).encode(text).ids) == 64
+    packaged = Tokenizer.from_file(str(compiled(model) / "tokenizer.json"))
+    assert packaged.encode(text).ids == expected
+
+
+def test_a_template_that_is_damaged_is_to_be_corrected(model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{{ bos_token }")
+    with pytest.raises(CheckpointError, match="the chat template is damaged") as found:
+        compiled(model)
+    assert (found.value.hint or "").startswith("correct the chat template")
+
+
 def test_a_template_that_writes_such_a_token_is_refused(model: Path) -> None:
     path = model / "tokenizer.json"
     values = json.loads(path.read_text())

@@ -217,6 +217,7 @@ def test_every_command_has_help_and_a_version(
         ("notes.txt", "`notes.txt` is a file, and a package is a directory", "give the d"),
         ("package/model.so", "is a file", "give the directory that it is in: package"),
         ("checkpoint", "`checkpoint` is a checkpoint, not a package", "compile it first: "),
+        ("adapter", "`adapter` is an adapter (`adapter_config.json`)", "compile it with"),
         ("empty", "`empty` is no package: `provenance.json` is missing", "give the directory"),
     ],
 )
@@ -231,9 +232,10 @@ def test_what_is_no_package_is_called_what_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("empty", "checkpoint", "package"):
+    for folder in ("empty", "checkpoint", "adapter", "package"):
         Path(folder).mkdir()
-    for file in ("notes.txt", "checkpoint/config.json", "package/model.so"):
+    files = ("checkpoint/config.json", "adapter/adapter_config.json", "package/model.so")
+    for file in ("notes.txt", *files):
         Path(file).touch()
     Path("package/provenance.json").write_text("{}")
     assert COMMANDS[command]([what, *options]) == EXIT_FAILED
