@@ -118,6 +118,13 @@ function answerEmbedder(data) {
   tell({ kind: "done", id: data.id, value });
 }
 
+const lock = `scripted ${crypto.randomUUID()}`;
+const life = () => {
+  tell({ kind: "alive", lock });
+  return new Promise(() => undefined);
+};
+void navigator.locks.request(lock, life);
+
 self.onmessage = ({ data }) => {
   if (self.name === "embedder") answerEmbedder(data);
   else if (data.kind === "stop") {

@@ -83,6 +83,7 @@ SCRIPTED = (
     "without_its_drafter",
     "profile",
     "garbage_while_checking",
+    "worker_gone",
 )
 CHATS = (
     "rename",

@@ -3,8 +3,8 @@
 import type { Session } from "./chat/session";
 import { isKept, missingBytes, storedPackages } from "./download/cache";
 import { keepAwake } from "./download/awake";
-import { download, type Progress } from "./download/download";
-import { RateMeter } from "./download/rate";
+import { download } from "./download/download";
+import { reporter, type Shown } from "./download/report";
 import { Engine } from "./engine/engine";
 import type { EngineLost } from "./engine/failures";
 import { startingText, withoutDrafts, withoutStorage } from "./engine/start_words";
@@ -18,13 +18,13 @@ import { readPackage, withoutDrafter, type Package } from "./package/package";
 import { contextLengths, judge, type Device } from "./package/requirements";
 import { withTable } from "./package/table";
 import { isOwn, knows, remembered } from "./package/trust";
-import { formatBytes, formatSeconds, MIB } from "./package/units";
+import { MIB } from "./package/units";
 import { inWords, UserError } from "./package/user_error";
+import { afterPatience } from "./patience";
 import type { StartState } from "./view/start";
 
 /** So little that nobody has to be asked. */
 const SMALL_BYTES = 64 * MIB;
-const SHOW_EVERY_MS = 100;
 const PAUSED = "paused";
 /** A second loss of the device within this time is not answered by starting again. */
 const CALM_MS = 60_000;
@@ -59,6 +59,9 @@ export class Loader {
   /** Ends when what was begun last neither writes nor starts any more. */
   private loading: Promise<void> = Promise.resolve();
   private lostAt = -Infinity;
+  /** The package that was asked for last. */
+  private opened = 0;
+  private endPatience: () => void = () => undefined;
   private readonly ownership = new Ownership(() => this.onTaken());
 
   constructor(
@@ -70,6 +73,9 @@ export class Loader {
   private readonly events: LoaderEvents = {
     state: (state) => {
       this.isChecked = state.kind === "check";
+      this.endPatience();
+      if (state.kind === "busy" || state.kind === "progress")
+        this.endPatience = afterPatience(() => this.outside.state({ ...state, isLate: true }));
       this.outside.state(state);
     },
     failed: (error) => this.outside.failed(error),
@@ -78,6 +84,7 @@ export class Loader {
 
   /** Shows the field for an address. */
   async choose(): Promise<void> {
+    this.opened += 1;
     this.unload();
     this.ownership.give();
     await this.attempt(async () => {
@@ -99,29 +106,39 @@ export class Loader {
     this.address = address;
     this.chooser = chooser;
     this.digest = digest;
-    await this.attempt(async () => {
-      this.events.state({ kind: "busy", text: "Looking at the package and the graphics device…" });
-      this.device = await findDevice(this.session.settings.fast);
-      const url = packageUrl(address, document.baseURI);
-      const isHere = await isKept(url);
-      const asks = chooser === "link" || chooser === "before" ? chooser : undefined;
-      const isAgreed = (read: Package) =>
-        digest === undefined ? !asks || knows(this.session.settings, read, isHere) : read.digest === digest;
-      const pack = await readPackage(url, isAgreed);
-      if (!isAgreed(pack)) {
-        const before = digest ?? this.session.settings.agreed[url];
-        const isChanged = before !== undefined && before !== pack.digest;
-        this.events.state({ kind: "stranger", pack, why: isChanged ? "changed" : (asks ?? "before") });
-        return;
-      }
-      this.whole = await this.chosen(pack);
-      const { totalBytes, requirements } = await this.wanted();
-      if (chooser !== "link" || isOwn(pack)) this.session.changeSettings({ lastPackage: url });
-      if (chooser === "person" && !isOwn(pack)) this.session.changeSettings(remembered(this.session.settings, pack));
-      if (isOwn(pack) && !pack.offline) void this.readOffer(); // whose server has just answered
-      const small = Math.max(totalBytes, requirements.weightsBytes) <= SMALL_BYTES;
-      await this.check(small || (isHere && this.session.settings.accepted.includes(url)));
-    }, "Try again");
+    const number = ++this.opened;
+    const isOver = () => number !== this.opened; // another one was asked for, or this one again
+    await this.attempt(
+      async () => {
+        this.events.state({ kind: "busy", text: "Looking at the package and the graphics device…" });
+        this.device = await findDevice(this.session.settings.fast);
+        const url = packageUrl(address, document.baseURI);
+        const isHere = await isKept(url);
+        const asks = chooser === "link" || chooser === "before" ? chooser : undefined;
+        const isAgreed = (read: Package) =>
+          digest === undefined ? !asks || knows(this.session.settings, read, isHere) : read.digest === digest;
+        const pack = await readPackage(url, isAgreed);
+        if (isOver()) return;
+        if (!isAgreed(pack)) {
+          const before = digest ?? this.session.settings.agreed[url];
+          const isChanged = before !== undefined && before !== pack.digest;
+          this.events.state({ kind: "stranger", pack, why: isChanged ? "changed" : (asks ?? "before") });
+          return;
+        }
+        const whole = await this.chosen(pack);
+        if (isOver()) return;
+        this.whole = whole;
+        const { totalBytes, requirements } = await this.wanted();
+        if (isOver()) return;
+        if (chooser !== "link" || isOwn(pack)) this.session.changeSettings({ lastPackage: url });
+        if (chooser === "person" && !isOwn(pack)) this.session.changeSettings(remembered(this.session.settings, pack));
+        if (isOwn(pack) && !pack.offline) void this.readOffer(); // whose server has just answered
+        const small = Math.max(totalBytes, requirements.weightsBytes) <= SMALL_BYTES;
+        await this.check(small || (isHere && this.session.settings.accepted.includes(url)));
+      },
+      "Try again",
+      isOver,
+    );
   }
 
   /** Once: what else there is beside the page, to change to. */
@@ -259,21 +276,20 @@ export class Loader {
       this.events.state({ kind: "elsewhere" });
       return;
     }
-    const awake = await keepAwake();
-    if (signal.aborted) {
-      void awake?.release();
-      return this.onEnded(signal);
-    }
+    if (signal.aborted) return this.onEnded(signal);
+    const sleep = keepAwake();
     this.downloading = true;
     let missing: UserError | undefined;
     try {
-      missing = await download(pack, this.downloadReporter(pack), signal);
+      const show = (shown: Shown) => this.events.state({ kind: "progress", ...shown, pausable: true });
+      const isShown = () => this.downloading && this.abort?.signal === signal && !signal.aborted;
+      missing = await download(pack, reporter(pack.title, show, isShown), signal);
     } catch (error) {
       if (!signal.aborted) throw error;
       return this.onEnded(signal);
     } finally {
       this.downloading = false;
-      void awake?.release();
+      sleep();
     }
     const starting = (share: number, detail: string) =>
       this.events.state({
@@ -313,41 +329,6 @@ export class Loader {
     });
   }
 
-  private downloadReporter(pack: Package): (progress: Progress) => void {
-    const meter = new RateMeter();
-    let counted = 0;
-    let isDue = false;
-    const show = ({ checkedBytes, downloadedBytes, totalBytes, repaired, waiting }: Progress) => {
-      const now = performance.now();
-      const done = checkedBytes + downloadedBytes;
-      const left = meter.secondsLeft(totalBytes - done, now);
-      const parts = [`${formatBytes(done)} of ${formatBytes(totalBytes)}`];
-      if (waiting) parts.push("the connection broke off, trying again");
-      else if (downloadedBytes && left !== undefined) {
-        parts.push(`${formatBytes(meter.perSecond(now))}/s`, `about ${formatSeconds(left)} left`);
-      }
-      if (repaired.length) parts.push(`repairing ${repaired.join(", ")}`);
-      const title = downloadedBytes || waiting ? `Downloading ${pack.title}` : `Checking ${pack.title}`;
-      this.events.state({
-        kind: "progress",
-        title,
-        share: totalBytes ? done / totalBytes : 1,
-        text: parts.join(" · "),
-        pausable: true,
-      });
-    };
-    return (progress) => {
-      meter.add(Math.max(0, progress.downloadedBytes - counted), performance.now());
-      counted = progress.downloadedBytes;
-      if (isDue) return;
-      isDue = true;
-      setTimeout(() => {
-        isDue = false;
-        if (this.abort && !this.abort.signal.aborted && this.downloading) show(progress);
-      }, SHOW_EVERY_MS);
-    };
-  }
-
   /** The conversation stays; the model starts again by itself, unless it has just done so. */
   private onLost(error: EngineLost, engine: Engine | undefined): void {
     if (!engine || this.session.engine !== engine) return; // while it starts: `load` reports it
@@ -379,10 +360,11 @@ export class Loader {
     this.session.engine = undefined;
   }
 
-  private async attempt(action: () => Promise<void>, retry: string): Promise<void> {
+  private async attempt(action: () => Promise<void>, retry: string, isOver = () => false): Promise<void> {
     try {
       await action();
     } catch (error) {
+      if (isOver()) return;
       if (error instanceof NoWebGpu) {
         this.events.state({ kind: "no-webgpu", error });
         return;

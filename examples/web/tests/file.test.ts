@@ -258,3 +258,83 @@ it("hashes a large stored file without pieces as it is read", async () => {
   expect([whole.mock.calls.length, digest.mock.calls.length]).toEqual([0, 0]);
   expect(progress.checkedBytes).toBe(large.length);
 });
+
+const KEY = `https://x.y/resolve/${"0".repeat(16)}/${NAME}`;
+const LONG_MS = 600_000;
+
+/** Nothing more comes, and no error. */
+const silent = (data: Uint8Array) =>
+  new Response(
+    new ReadableStream({ start: (controller) => controller.enqueue(data), pull: () => new Promise(() => undefined) }),
+  );
+
+it("goes on with another request where a connection brings nothing more", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  const ranges: unknown[] = [];
+  vi.stubGlobal("fetch", async (_url: string, { headers }: { headers: { range?: string } }) => {
+    ranges.push(headers.range);
+    return ranges.length === 1 ? silent(CONTENT.slice(0, 2500)) : answer(CONTENT.slice(2500), undefined, false, 206);
+  });
+  const { run } = await downloadOf();
+  const running = run();
+  await vi.advanceTimersByTimeAsync(LONG_MS);
+  await running;
+  vi.useRealTimers();
+  expect(ranges).toEqual([undefined, "bytes=2500-"]);
+  expect([...cache.stored.values()]).toEqual([CONTENT]);
+});
+
+it("bears any number of breaks of a connection that goes on in between", async () => {
+  vi.stubGlobal("addEventListener", (_name: string, online: () => void) => setTimeout(online));
+  let requests = 0;
+  vi.stubGlobal("fetch", async (_url: string, { headers }: { headers: { range?: string } }) => {
+    requests += 1;
+    const from = Number(/\d+/.exec(headers.range ?? "0")![0]);
+    return answer(CONTENT.slice(from, from + PIECE), undefined, from + PIECE < CONTENT.length, from ? 206 : 200);
+  });
+  const { run } = await downloadOf();
+  await run();
+  expect(requests).toBe(10);
+  expect([...cache.stored.values()]).toEqual([CONTENT]);
+});
+
+it.each<[string, () => Promise<Response>]>([
+  ["does not find out whether it has it", () => new Promise(() => undefined)],
+  ["hands out nothing of it", async () => silent(CONTENT.slice(0, 100))],
+])("asks a storage again for a file where it %s, and then says so", async (_, match) => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  const asked = vi.spyOn(cache, "match").mockImplementation(match);
+  const { run } = await downloadOf();
+  const failed = run().catch((error: unknown) => error);
+  await vi.advanceTimersByTimeAsync(LONG_MS);
+  vi.useRealTimers();
+  const error = (await failed) as UserError;
+  expect(error).toBeInstanceOf(UserError);
+  expect(error.message).toContain(`does not hand out ${NAME}`);
+  expect(asked).toHaveBeenCalledTimes(2);
+});
+
+it("takes a file that cannot be read for a damaged one", async () => {
+  vi.spyOn(console, "warn").mockImplementation(() => undefined);
+  vi.stubGlobal("fetch", async () => answer(CONTENT));
+  cache.stored.set(KEY, CONTENT);
+  const { run, progress } = await downloadOf();
+  const unreadable = new DOMException("the disk", "NotReadableError");
+  vi.spyOn(cache, "match").mockResolvedValue(
+    new Response(new ReadableStream({ pull: (controller) => controller.error(unreadable) })),
+  );
+  await run();
+  expect(progress.repaired).toEqual([NAME]);
+  expect(cache.stored.get(KEY)).toEqual(CONTENT);
+});
+
+it("says which file a browser could not store, whatever its reason", async () => {
+  vi.spyOn(console, "warn").mockImplementation(() => undefined);
+  vi.stubGlobal("fetch", async () => answer(CONTENT));
+  vi.spyOn(cache, "put").mockRejectedValue(new DOMException("Unexpected internal error.", "UnknownError"));
+  const { run } = await downloadOf();
+  const error = (await run().catch((each: unknown) => each)) as UserError;
+  expect(error).toBeInstanceOf(UserError);
+  expect(error.message).toContain(`could not store ${NAME}`);
+  expect(error.hint).toMatch(/Free space/);
+});

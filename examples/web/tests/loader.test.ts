@@ -1,5 +1,5 @@
 // What a person starts does not wait for what a person may overlook.
-import { afterEach, expect, it, vi } from "vitest";
+import { afterEach, describe, expect, it, vi } from "vitest";
 import type { Session } from "../src/chat/session";
 import { Loader } from "../src/loader";
 
@@ -46,4 +46,47 @@ it("a load that ends while the table's place is chosen does not take the model f
   await started;
   expect(held).toEqual([]);
   expect(state).toHaveBeenLastCalledWith(expect.objectContaining({ title: "The download is paused." }));
+});
+
+describe("a wait that may not end", () => {
+  /** A device that is looked for until the test has it found. */
+  function open() {
+    const found: (() => void)[] = [];
+    const requestAdapter = () => new Promise((resolve) => found.push(() => resolve(null)));
+    vi.stubGlobal("navigator", { gpu: { requestAdapter }, userAgent: "" });
+    vi.stubGlobal("isSecureContext", true);
+    vi.stubGlobal("document", { baseURI: "https://x.y/" });
+    const settings = { accepted: [], fast: true, libraries: {} };
+    const session = { settings, changeSettings: vi.fn() } as unknown as Session;
+    const state = vi.fn();
+    const loader = new Loader(session, { state, failed: vi.fn(), offered: vi.fn() });
+    void loader.open("https://x.y/a/");
+    return { loader, state, found };
+  }
+
+  it("is said to be one after a minute, with a way out", async () => {
+    vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+    const { loader, state, found } = open();
+    expect(state).toHaveBeenLastCalledWith({ kind: "busy", text: expect.any(String) });
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(state).toHaveBeenLastCalledWith({ kind: "busy", text: expect.any(String), isLate: true });
+    void loader.retry();
+    expect(state).toHaveBeenLastCalledWith({ kind: "busy", text: expect.any(String) });
+    found[1]!();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(state).toHaveBeenLastCalledWith({ kind: "no-webgpu", error: expect.anything() });
+    await vi.advanceTimersByTimeAsync(600_000);
+    expect(state).toHaveBeenCalledTimes(4);
+    vi.useRealTimers();
+  });
+
+  it("changes nothing any more where it ends after all, when something else was begun", async () => {
+    const { loader, state, found } = open();
+    void loader.retry();
+    found[1]!();
+    await vi.waitFor(() => expect(state).toHaveBeenCalledTimes(3));
+    found[0]!();
+    await new Promise((resolve) => setTimeout(resolve));
+    expect(state).toHaveBeenCalledTimes(3);
+  });
 });

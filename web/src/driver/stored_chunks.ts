@@ -2,7 +2,6 @@
 // the next start of the same package, library and context on the same device. What is not as it was written is removed.
 import { hexDigest } from "../kept";
 import {
-  alone,
   baseOf,
   byBase,
   DATA,
@@ -15,6 +14,7 @@ import {
   short,
   USED,
 } from "../library/beginning_files";
+import { alone } from "../library/thread_lock";
 import { counts } from "../stats";
 import type { Chunk, KeptChunks } from "./kept_chunks";
 

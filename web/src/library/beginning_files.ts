@@ -1,6 +1,7 @@
 // Where beginnings of prompts are kept between visits: files in the origin's private file system, in the Cache API where a
 // browser has none, or refuses it. Who removes some needs their names alone.
 import { hexDigest } from "../kept";
+import { alone } from "./thread_lock";
 
 /** Named bytes that outlive the page. */
 export interface Files {
@@ -27,12 +28,6 @@ const SHORT = 16;
  */
 export async function placeOf(application?: string): Promise<string> {
   return application === undefined ? FOLDER : `${FOLDER}-${await short(application)}`;
-}
-
-/** Runs `action` while no other thread of the origin reads or changes the files of a place. */
-export async function alone<T>(place: string, action: () => Promise<T>): Promise<T> {
-  const locks = (navigator as { locks?: LockManager }).locks;
-  return locks ? locks.request(place, action) : action();
 }
 
 /** The files of a place; undefined where the browser keeps none. */

@@ -1,6 +1,7 @@
 // A file of the browser's that rows are read from at once: in the origin's private file system, held by this thread alone.
 // One with a name outlives the thread. The next load writes into it what it does not hold yet, so that it is right
 // whatever it was before: cut off, of another version of the package, or damaged.
+import { alone } from "./thread_lock";
 
 /** What the module uses of `FileSystemSyncAccessHandle`, which dedicated workers have. */
 interface SyncHandle {
@@ -19,12 +20,6 @@ const FOLDER = "gemma4-web-rows";
 /** Of a comparison with what the file holds. */
 const PIECE_BYTES = 1 << 18;
 
-/** Runs `action` while no other thread of the origin makes or removes such files. */
-async function alone<T>(action: () => Promise<T>): Promise<T> {
-  const locks = (navigator as { locks?: LockManager }).locks;
-  return locks ? locks.request(FOLDER, action) : action();
-}
-
 async function openFolder(create: boolean): Promise<FileSystemDirectoryHandle> {
   const storage = (navigator as { storage?: StorageManager }).storage;
   if (!storage?.getDirectory) throw new Error("the browser has no file system of the origin's own");
@@ -40,7 +35,7 @@ async function removeOthers(folder: FileSystemDirectoryHandle, kept: readonly (s
 
 /** Removes the files of this origin but those of these names, and those that are in use. */
 export async function removeRowFiles(kept: readonly string[]): Promise<void> {
-  await alone(async () => {
+  await alone(FOLDER, async () => {
     const folder = await openFolder(false).catch(() => undefined); // there never was one, or none can be
     if (folder) await removeOthers(folder, kept);
   });
@@ -66,7 +61,7 @@ export class RowFile {
    * too, where another model has that of the name. Throws where there is no room, or where files cannot be read at once.
    */
   static open(bytes: number, name?: string): Promise<RowFile> {
-    return alone(async () => {
+    return alone(FOLDER, async () => {
       const folder = await openFolder(true);
       await removeOthers(folder, [name]);
       if (name !== undefined) {

@@ -3,6 +3,7 @@ import { forgetBeginnings, forgetTables } from "gemma4-web/choose";
 import { APPLICATION } from "../package/beginnings";
 import { PACKAGES, TENSOR_CACHE, type Package } from "../package/package";
 import { PROVENANCE } from "../package/provenance";
+import { openStorage } from "./storage";
 
 const CONFIG_SCOPE = "webllm/config";
 const MODEL_SCOPE = "webllm/model";
@@ -22,7 +23,7 @@ export function clientUrl(pack: Pick<Package, "url" | "version">): string {
 }
 
 export async function openCache(pack: Package, name: string): Promise<Cache> {
-  return caches.open(scopeOf(pack, name));
+  return openStorage(scopeOf(pack, name));
 }
 
 export function keyOf(pack: Pick<Package, "url" | "version">, name: string): string {
@@ -40,7 +41,7 @@ function scopeOf(pack: Package, name: string): string {
 export async function missingBytes(pack: Package): Promise<number> {
   const present = new Set<string>();
   for (const scope of SCOPES) {
-    for (const { url } of await (await caches.open(scope)).keys()) present.add(url);
+    for (const { url } of await (await openStorage(scope)).keys()) present.add(url);
   }
   return pack.files.filter((file) => !present.has(keyOf(pack, file.name))).reduce((sum, file) => sum + file.nbytes, 0);
 }
@@ -54,12 +55,12 @@ export async function dropOtherVersions(pack: Package): Promise<void> {
 
 /** Whether the small files of a package are kept: those of one that somebody agreed to open, until it is removed. */
 export async function isKept(url: string): Promise<boolean> {
-  return (await (await caches.open(PACKAGES)).match(url + PROVENANCE)) !== undefined;
+  return (await (await openStorage(PACKAGES)).match(url + PROVENANCE)) !== undefined;
 }
 
 /** Removes all that was downloaded from a package's folder; first what tells that somebody agreed to it. */
 export async function removePackage(url: string): Promise<void> {
-  const known = await caches.open(PACKAGES);
+  const known = await openStorage(PACKAGES);
   for (const request of await known.keys()) {
     // Files of the folder itself: another package may lie below it.
     if (request.url.startsWith(url) && !request.url.slice(url.length).includes("/")) await known.delete(request);
@@ -90,7 +91,7 @@ export async function tidy(chats?: readonly string[]): Promise<void> {
 export async function storedPackages(): Promise<string[]> {
   const folders = new Set<string>();
   for (const scope of SCOPES) {
-    for (const { url } of await (await caches.open(scope)).keys()) {
+    for (const { url } of await (await openStorage(scope)).keys()) {
       const folder = STORED.exec(url)?.[1];
       if (folder !== undefined) folders.add(folder);
     }
@@ -100,7 +101,7 @@ export async function storedPackages(): Promise<string[]> {
 
 async function drop(which: (url: string) => boolean): Promise<void> {
   for (const scope of SCOPES) {
-    const cache = await caches.open(scope);
+    const cache = await openStorage(scope);
     for (const request of await cache.keys()) {
       if (which(request.url)) await cache.delete(request);
     }

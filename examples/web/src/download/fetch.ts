@@ -1,5 +1,6 @@
 // A request whose failures are said in words that help.
 import { UserError } from "../package/user_error";
+import { Stalled, unlessStalled } from "../patience";
 
 /** No answer at all: the network, the server, or a server that does not allow this page. */
 export class Unreachable extends UserError {}
@@ -17,11 +18,22 @@ export class Refused extends UserError {
 
 /** Fetches, or throws: AbortError if aborted, Unreachable without an answer, Refused for a refusal. */
 export async function fetchChecked(url: string, init: RequestInit = {}): Promise<Response> {
+  const own = new AbortController(); // ends what nobody waits for any more
+  const abort = () => own.abort(init.signal?.reason);
+  if (init.signal?.aborted) abort();
+  init.signal?.addEventListener("abort", abort, { once: true });
   let response: Response;
   try {
-    response = await fetch(url, { cache: "no-cache", ...init });
+    response = await unlessStalled(fetch(url, { cache: "no-cache", ...init, signal: own.signal }));
   } catch (error) {
     if (init.signal?.aborted) throw error;
+    own.abort();
+    if (error instanceof Stalled) {
+      throw new Unreachable(
+        `${new URL(url).host} does not answer.`,
+        "See that this device is connected, and try again. What was downloaded is kept.",
+      );
+    }
     throw new Unreachable(
       `${new URL(url).host} cannot be reached.`,
       navigator.onLine === false
@@ -62,7 +74,8 @@ export async function readSmall(
   const parts: Uint8Array<ArrayBuffer>[] = [];
   let length = 0;
   for (const reader = response.body!.getReader(); ; ) {
-    const { done, value } = await reader.read().catch(() => {
+    const { done, value } = await unlessStalled(reader.read()).catch(() => {
+      void reader.cancel().catch(() => undefined);
       throw new Unreachable(`The connection to ${new URL(url).host} broke off.`, "Try again.");
     });
     if (done) break;

@@ -6,6 +6,7 @@
 import type { Package, PackageFile } from "../package/package";
 import { formatBytes } from "../package/units";
 import { UserError } from "../package/user_error";
+import { Stalled, unlessStalled } from "../patience";
 import { keyOf, openCache } from "./cache";
 import { Unreachable } from "./fetch";
 import { FileRequests } from "./file_requests";
@@ -13,6 +14,7 @@ import { sha256 } from "./hash";
 import { type CheckRoom, PieceCheck } from "./piece_check";
 import { piecesOf } from "./pieces";
 import { Sha256Stream } from "./sha256_stream";
+import { silentStorage, storingError } from "./storage";
 
 const FIRST_PAUSE_MS = 1000;
 /** Of a stored file without pieces that is hashed at once, by the browser's own code, which is faster, and copies it. */
@@ -47,16 +49,16 @@ export class FileDownload {
   ) {}
 
   async run(): Promise<void> {
-    const { pack, file, progress, signal } = this;
+    const { pack, file, progress } = this;
     const cache = await openCache(pack, file.name);
     const key = keyOf(pack, file.name);
-    const stored = await cache.match(key);
-    if (stored) {
-      if (await isStored(stored, file, this.room, signal)) {
-        progress.checkedBytes += file.nbytes;
-        this.report();
-        return;
-      }
+    const found = await this.look(cache, key);
+    if (found === "right") {
+      progress.checkedBytes += file.nbytes;
+      this.report();
+      return;
+    }
+    if (found === "wrong") {
       progress.repaired.push(file.name);
       await cache.delete(key);
     }
@@ -67,7 +69,7 @@ export class FileDownload {
         await cache.put(key, new Response(this.body(mode), { headers }));
         return;
       } catch (error) {
-        const cause = this.failure ?? quotaError(error, pack);
+        const cause = this.failure ?? storingError(error, file.name, formatBytes(pack.totalBytes));
         if (!(cause instanceof Damaged)) throw cause;
       }
     }
@@ -75,6 +77,23 @@ export class FileDownload {
       `${file.name} arrived damaged: it is not the file that provenance.json names.`,
       "Try again; if it stays so, the package on the server is damaged or incomplete: upload it again.",
     );
+  }
+
+  /** What lies there of the file. A storage that hands out nothing is asked a second time. */
+  private async look(cache: Cache, key: string): Promise<"right" | "wrong" | "nothing"> {
+    for (let attempt = 0; attempt < 2; attempt++) {
+      try {
+        const stored = await unlessStalled(cache.match(key));
+        if (!stored) return "nothing";
+        return (await isStored(stored, this.file, this.room, this.signal)) ? "right" : "wrong";
+      } catch (error) {
+        if (this.signal.aborted || error instanceof UserError) throw error;
+        if (error instanceof Stalled) continue;
+        console.warn(`${this.file.name} cannot be read from the browser's storage:`, error);
+        return "wrong";
+      }
+    }
+    throw silentStorage(this.file.name);
   }
 
   /** The file's bytes, over several requests if the network breaks; no more are asked for than are taken. */
@@ -113,6 +132,7 @@ export class FileDownload {
     const hash = new Sha256Stream();
     const pieces = this.file.pieces && new PieceCheck(this.file.pieces, this.room);
     for (let attempt = 0; ; attempt++) {
+      const before = this.received;
       try {
         for await (const piece of requests.from(this.received, mode)) {
           if (this.received + piece.length > nbytes) throw new Damaged();
@@ -127,6 +147,7 @@ export class FileDownload {
         return;
       } catch (error) {
         if (this.signal.aborted || !isNetworkError(error)) throw error;
+        if (this.received > before) attempt = Math.min(attempt, 1); // it goes on, if slowly
         if (attempt === this.retries) throw asUnreachable(error, this.pack);
         await this.pause(FIRST_PAUSE_MS * 2 ** attempt);
       }
@@ -194,9 +215,10 @@ class WholeCheck {
   }
 }
 
-// A body that breaks off is a TypeError or a "network error" of the stream.
+// A body that breaks off is a TypeError or a "network error" of the stream; one that brings nothing more is Stalled.
 function isNetworkError(error: unknown): boolean {
-  return error instanceof Unreachable || error instanceof TypeError || (error as Error)?.name === "NetworkError";
+  const isBroken = error instanceof TypeError || (error as Error)?.name === "NetworkError";
+  return isBroken || error instanceof Unreachable || error instanceof Stalled;
 }
 
 function asUnreachable(error: unknown, pack: Package): UserError {
@@ -204,14 +226,6 @@ function asUnreachable(error: unknown, pack: Package): UserError {
   return new Unreachable(
     `The connection to ${new URL(pack.url).host} broke off.`,
     "What has arrived is kept: load again to go on.",
-  );
-}
-
-function quotaError(error: unknown, pack: Package): unknown {
-  if ((error as Error)?.name !== "QuotaExceededError") return error;
-  return new UserError(
-    `The browser's storage for this site is full: the model takes ${formatBytes(pack.totalBytes)}.`,
-    "Remove other downloaded models in the settings, free space on the disk, or leave private browsing.",
   );
 }
 

@@ -1,5 +1,6 @@
 // The bytes of a body, through a few buffers that are used again: a new one for each piece would stay until the browser
 // collects its garbage, which is a hundred megabytes later.
+import { unlessStalled } from "../patience";
 
 const BUFFER_BYTES = 256 * 1024;
 /** Who takes a piece has copied it before asking for the next one; the others are for a browser that is one behind. */
@@ -10,14 +11,18 @@ const BUFFERS = 3;
  */
 const reading = new Set<Reader>();
 
-/** A piece is right until the third one after it. Whoever ends early ends the body. */
+/** A piece is right until the third one after it. Whoever ends early ends the body. Throws Stalled where nothing comes. */
 export async function* piecesOf(
   body: ReadableStream<Uint8Array<ArrayBuffer>>,
 ): AsyncGenerator<Uint8Array<ArrayBuffer>, void, void> {
   const read = readerOf(body);
   reading.add(read);
   try {
-    for (let piece = await read.next(); piece; piece = await read.next()) yield piece;
+    for (;;) {
+      const piece = await unlessStalled(read.next());
+      if (!piece) return;
+      yield piece;
+    }
   } finally {
     reading.delete(read);
     void read.cancel().catch(() => undefined);

@@ -4,7 +4,8 @@ import { storedLibrary } from "../download/download";
 import type { Ranked } from "../meaning/ranking";
 import { MANIFEST, type Package } from "../package/package";
 import { type Answers, EMBEDDER, type FromEmbedder, type ToEmbedder } from "./embedder_protocol";
-import { asUserError, EngineLost } from "./failures";
+import { whenGone } from "./alive";
+import { asUserError, ENDED_BY_BROWSER, EngineLost } from "./failures";
 
 const MODEL_ID = "embedder";
 /** `ModelType.embedding` of the client, which the page does not load for a number. */
@@ -22,6 +23,7 @@ export class Embedder {
   private readonly waiting = new Map<number, Waiting>();
   private asked = 0;
   private ended: EngineLost | undefined;
+  private readonly life = new AbortController();
 
   private constructor(
     private readonly worker: Worker,
@@ -98,6 +100,10 @@ export class Embedder {
       this.lose(new EngineLost(`The graphics device was lost: ${message.text}`, AGAIN));
       return;
     }
+    if (message.kind === "alive") {
+      whenGone(message.lock, this.life.signal, () => this.lose(new EngineLost(ENDED_BY_BROWSER, AGAIN)));
+      return;
+    }
     const waiting = this.waiting.get(message.id);
     this.waiting.delete(message.id);
     if (message.kind === "done") waiting?.resolve(message.value);
@@ -115,6 +121,7 @@ export class Embedder {
     this.ended = error;
     for (const { reject } of this.waiting.values()) reject(error);
     this.waiting.clear();
+    this.life.abort();
     this.worker.terminate();
     URL.revokeObjectURL(this.libraryUrl);
   }

@@ -23,6 +23,8 @@ export interface Answers {
 }
 
 export type FromEmbedder =
+  /** The worker has this lock as long as it lives. */
+  | { kind: "alive"; lock: string }
   | { kind: "done"; id: number; value: Answers[keyof Answers] }
   /** The client's errors are text. */
   | { kind: "failed"; id: number; text: string }

@@ -1,5 +1,6 @@
 // What the worker does for an embedder: texts to vectors by the stock client, and the search among vectors.
 import type { MLCEngine } from "@mlc-ai/web-llm";
+import { lockOfLife } from "./alive";
 import { nearest } from "../meaning/ranking";
 import type { Answers, FromEmbedder, ToEmbedder } from "./embedder_protocol";
 
@@ -8,13 +9,14 @@ const TOO_LONG = "EmbeddingExceedContextWindowSizeError"; // the client's
 /** Answers the messages of an embedder from now on. */
 export function serveEmbeddings(engine: MLCEngine): void {
   const embeddings = new Embeddings(engine);
+  const tell = (message: FromEmbedder) => postMessage(message);
   self.onmessage = ({ data }: MessageEvent<ToEmbedder>) => {
-    const tell = (message: FromEmbedder) => postMessage(message);
     embeddings.answer(data).then(
       (value) => tell({ kind: "done", id: data.id, value }),
       (error: unknown) => tell({ kind: "failed", id: data.id, text: String(error) }),
     );
   };
+  void lockOfLife().then((lock) => lock && tell({ kind: "alive", lock }));
 }
 
 class Embeddings {

@@ -6,7 +6,8 @@ import { CONVERSATION_OVERRIDES } from "../chat/prompt";
 import { clientUrl } from "../download/cache";
 import { storedLibrary } from "../download/download";
 import { MANIFEST, type Package, type Sampling } from "../package/package";
-import { asUserError, EngineLost, RESTART } from "./failures";
+import { whenGone } from "./alive";
+import { asUserError, ENDED_BY_BROWSER, EngineLost, RESTART } from "./failures";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { type Pace, ReplyClock } from "./speed";
 
@@ -66,6 +67,7 @@ export class Engine {
   private contextTokens = 0;
   private ended: EngineLost | undefined;
   private profiling: Promise<unknown> | undefined;
+  private readonly life = new AbortController();
 
   private constructor(
     private readonly worker: Worker,
@@ -221,6 +223,7 @@ export class Engine {
   dispose(): void {
     this.ended ??= new EngineLost("The model was unloaded.", RESTART);
     this.listener?.fail(this.ended);
+    this.life.abort();
     this.worker.terminate();
     URL.revokeObjectURL(this.libraryUrl);
   }
@@ -243,7 +246,9 @@ export class Engine {
 
   private hear(message: FromWorker): void {
     if (message.kind === "lost") this.lose(new EngineLost(`The graphics device was lost: ${message.text}`, RESTART));
-    else if (message.kind === "unsaved") this.onUnsaved?.(message.text);
+    else if (message.kind === "alive") {
+      whenGone(message.lock, this.life.signal, () => this.lose(new EngineLost(ENDED_BY_BROWSER, RESTART)));
+    } else if (message.kind === "unsaved") this.onUnsaved?.(message.text);
     else if (message.kind === "failed") this.listener?.fail(asUserError(message.text, message.id === undefined));
     else this.listener?.hear(message);
   }

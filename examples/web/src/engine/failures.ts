@@ -10,6 +10,10 @@ export class ContextFull extends UserError {}
 export const RESTART =
   "Start the model again; it is still downloaded. If this repeats, choose a shorter context (Settings, Model) or a smaller package.";
 
+/** A worker that is gone without a word. */
+export const ENDED_BY_BROWSER =
+  "The browser has ended the model, as it may where memory is short or a tab was put aside.";
+
 // What a test of the package's kernels found (web/src/known_answers.ts): the fault, and on the next line what to do.
 const WRONG_DEVICE = /^(?:\w*Error: )*(.* computes wrong results .*)\n([\s\S]*)$/;
 

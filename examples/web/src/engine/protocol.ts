@@ -34,6 +34,8 @@ export type ToWorker =
   | { kind: "stop" };
 
 export type FromWorker =
+  /** The worker has this lock as long as it lives. */
+  | { kind: "alive"; lock: string }
   | { kind: "progress"; share: number; text: string }
   | { kind: "started"; fast: FastStats }
   /**

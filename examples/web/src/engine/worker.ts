@@ -14,6 +14,7 @@ import {
 import { MLCEngine } from "@mlc-ai/web-llm";
 import type { LastingBeginnings, TablePlace } from "gemma4-web/fast";
 import { APPLICATION } from "../package/beginnings";
+import { lockOfLife } from "./alive";
 import { EMBEDDER } from "./embedder_protocol";
 import { serveEmbeddings } from "./embeddings";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
@@ -22,6 +23,8 @@ import { now } from "./speed";
 const PROFILED_TOKENS = 24;
 /** Of beginnings that the first reply waits for: some thousand tokens, the last conversation's. All may take seconds. */
 const AWAITED_BYTES = 128 << 20;
+/** And no longer than so: storage may not answer, or another tab may have it. */
+const AWAITED_MS = 10_000;
 const engine = new MLCEngine({ logLevel: "WARN" });
 
 /** Beginnings of prompts in the browser's storage, and when enough of those of earlier visits is on the device again. */
@@ -83,6 +86,7 @@ async function restore(url: string, version: string): Promise<void> {
     const all = lasting?.restore((bytes) => bytes >= AWAITED_BYTES && enough());
     const late = (error: unknown) => console.warn("beginnings of conversations stay in storage:", error);
     void Promise.resolve(all).catch(late).finally(enough);
+    setTimeout(enough, AWAITED_MS);
   });
 }
 
@@ -132,6 +136,7 @@ function serveChats(): void {
     else if (data.kind === "forget") lasting?.forget(data.chats);
     else engine.interruptGenerate();
   };
+  void lockOfLife().then((lock) => lock && tell({ kind: "alive", lock }));
 }
 
 // One file for both: the client in it has six megabytes.

@@ -2,6 +2,7 @@
 import type { Needs, TableChoice, TablePlace } from "gemma4-web/choose";
 import { fetchChecked, readSmall, Refused, Unreachable } from "../download/fetch";
 import { sha256 } from "../download/hash";
+import { openStorage } from "../download/storage";
 import { type Prompts, readPrompts } from "../meaning/prompts";
 import { type MediaInputs, mediaInputsOf } from "../media/inputs";
 import { hubModelOf } from "./address";
@@ -133,7 +134,7 @@ export async function readPackage(
   task: Task = CHAT,
 ): Promise<Package> {
   const names = [PROVENANCE, ...READ_BY_CLIENT];
-  const cache = await caches.open(PACKAGES);
+  const cache = await openStorage(PACKAGES);
   try {
     const files = new Map<string, Uint8Array<ArrayBuffer>>();
     let redirectedTo: string | undefined;

@@ -12,7 +12,8 @@ import { icon } from "./icons";
 
 export type StartState =
   | { kind: "choose"; stored: string[]; offer: Offer }
-  | { kind: "busy"; text: string }
+  /** `isLate`: nothing new has come for a while. */
+  | { kind: "busy"; text: string; isLate?: boolean }
   | { kind: "stranger"; pack: Package; why: keyof typeof QUESTIONS }
   | {
       kind: "check";
@@ -23,7 +24,7 @@ export type StartState =
       context: number;
       allowed: number;
     }
-  | { kind: "progress"; title: string; share: number; text: string; pausable: boolean }
+  | { kind: "progress"; title: string; share: number; text: string; pausable: boolean; isLate?: boolean }
   | { kind: "failed"; title: string; hint: string; retry: string }
   | { kind: "no-webgpu"; error: NoWebGpu }
   | { kind: "elsewhere" }
@@ -64,7 +65,9 @@ export class StartView {
     this.shown = state;
     this.box.hidden = state.kind === "ready";
     this.box.dataset["kind"] = state.kind;
-    if (state.kind === "progress" && shown.kind === "progress" && shown.pausable === state.pausable) this.move(state);
+    const isDrawn = (before: Extract<StartState, { kind: "progress" }>, now: typeof before) =>
+      before.pausable === now.pausable && before.isLate === now.isLate;
+    if (state.kind === "progress" && shown.kind === "progress" && isDrawn(shown, state)) this.move(state);
     else this.box.replaceChildren(...this.draw(state));
   }
 
@@ -73,7 +76,7 @@ export class StartView {
       case "choose":
         return this.drawChoose(state);
       case "busy":
-        return [h("p", { class: "lead", id: "status", role: "status" }, state.text)];
+        return [h("p", { class: "lead", id: "status", role: "status" }, state.text), ...this.late(state)];
       case "stranger":
         return this.drawStranger(state);
       case "check":
@@ -285,6 +288,18 @@ export class StartView {
       bar,
       h("p", { class: "lead numbers", id: "status" }, state.text),
       ...(state.pausable ? [h("div", { class: "buttons" }, pause)] : []),
+      ...this.late(state),
+    ];
+  }
+
+  /** What waits is not sure to end: a way out. */
+  private late({ isLate }: { isLate?: boolean }): HTMLElement[] {
+    if (!isLate) return [];
+    const words =
+      "Nothing new has come for a minute. It may go on by itself; if not, close other tabs of this page and try again.";
+    return [
+      h("p", { class: "hint", id: "late", role: "status" }, words),
+      this.buttons("Try again", () => this.actions.retry()),
     ];
   }
 
