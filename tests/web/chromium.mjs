@@ -11,6 +11,8 @@ import { chromium } from "playwright-core";
 import { launchFirefox } from "./firefox.mjs";
 import { close, STEP_MS } from "./limits.mjs";
 
+/** A name of this machine that is no localhost to a browser (RFC 6761). */
+export const INSECURE_HOST = "page.test";
 const COMMON = [
   "--no-sandbox",
   "--disable-quic",
@@ -18,6 +20,7 @@ const COMMON = [
   "--disable-background-networking",
   "--disable-component-update",
   "--disable-sync",
+  `--host-resolver-rules=MAP ${INSECURE_HOST} 127.0.0.1`,
 ];
 const SWIFTSHADER = "--use-webgpu-adapter=swiftshader --enable-unsafe-webgpu";
 export const FLAGS = [...COMMON, ...(process.env.CHROMIUM_FLAGS ?? SWIFTSHADER).split(" ").filter(Boolean)];

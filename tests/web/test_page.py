@@ -84,6 +84,9 @@ SCRIPTED = (
     "profile",
     "garbage_while_checking",
     "worker_gone",
+    "page_killed",
+    "database_closed",
+    "plain_http",
 )
 CHATS = (
     "rename",

@@ -1,21 +1,22 @@
-// From an address to a model that answers: what the package needs, the download, the engine; and what
-// happens when one of them fails.
+// From an address to a model that answers: what the package needs, the download, the engine, and how each may fail.
 import type { Session } from "./chat/session";
-import { isKept, missingBytes, storedPackages } from "./download/cache";
+import { isKept, storedPackages } from "./download/cache";
 import { keepAwake } from "./download/awake";
 import { download } from "./download/download";
 import { reporter, type Shown } from "./download/report";
 import { Engine } from "./engine/engine";
 import type { EngineLost } from "./engine/failures";
 import { startingText, withoutDrafts, withoutStorage } from "./engine/start_words";
+import { AtWork, lastEnd, type Work } from "./engine/last_end";
 import { Ownership } from "./engine/ownership";
 import { packageUrl } from "./package/address";
 import { beginningsFor } from "./package/beginnings";
+import { checkOf } from "./package/check";
 import { findAdapter, findDevice, NoWebGpu } from "./package/device";
 import { choose } from "./package/libraries";
-import { offeredModels, type Offer } from "./package/models";
+import { type Offer, offeredModels } from "./package/models";
 import { readPackage, withoutDrafter, type Package } from "./package/package";
-import { contextLengths, judge, type Device } from "./package/requirements";
+import type { Device } from "./package/requirements";
 import { withTable } from "./package/table";
 import { isOwn, knows, remembered } from "./package/trust";
 import { MIB } from "./package/units";
@@ -52,7 +53,6 @@ export class Loader {
   private digest: string | undefined;
   private device: Device | undefined;
   private abort: AbortController | undefined;
-  private downloading = false;
   private hasOffer = false;
   /** Whether a package and what it needs are shown, which waits for a person. */
   private isChecked = false;
@@ -62,6 +62,9 @@ export class Loader {
   /** The package that was asked for last. */
   private opened = 0;
   private endPatience: () => void = () => undefined;
+  /** What a page was at when it ended last, if it was this package. */
+  private ended: Work | undefined;
+  private readonly atWork = new AtWork();
   private readonly ownership = new Ownership(() => this.onTaken());
 
   constructor(
@@ -114,6 +117,8 @@ export class Loader {
         this.device = await findDevice(this.session.settings.fast);
         const url = packageUrl(address, document.baseURI);
         const isHere = await isKept(url);
+        const ended = lastEnd(url);
+        this.ended = ended && !(await this.ownership.isElsewhere()) ? ended : undefined; // another tab may be at it now
         const asks = chooser === "link" || chooser === "before" ? chooser : undefined;
         const isAgreed = (read: Package) =>
           digest === undefined ? !asks || knows(this.session.settings, read, isHere) : read.digest === digest;
@@ -169,13 +174,9 @@ export class Loader {
   /** What fits and what does not; goes on where all fits and nobody has to be asked. */
   private async check(goOn: boolean): Promise<void> {
     const pack = await this.wanted();
-    const { settings } = this.session;
-    const missing = await missingBytes(pack);
-    const context = this.context(pack);
-    const findings = judge(pack, this.device!, context, settings.allowedMemory, missing, settings.embedderBytes);
-    if (goOn && findings.every((finding) => finding.kind === "fits")) return this.load();
-    const contexts = contextLengths(pack);
-    this.events.state({ kind: "check", pack, findings, missing, contexts, context, allowed: settings.allowedMemory });
+    const shown = await checkOf(pack, this.device!, this.session.settings, this.context(pack), this.ended);
+    if (goOn && shown.findings.every((finding) => finding.kind === "fits")) return this.load();
+    this.events.state(shown);
   }
 
   /** Unloads the model and shows what it needs, with the choice of context and memory. */
@@ -222,6 +223,12 @@ export class Loader {
     // not see the question: nothing waits for the answer.
     navigator.storage?.persist?.().catch(() => undefined);
     await this.attempt(() => this.load(), "Try again");
+  }
+
+  /** What takes memory begins, or ends. */
+  works(kind: Work["kind"] | undefined): void {
+    if (kind && this.pack) this.atWork.begin(this.pack, this.context(this.pack), kind);
+    else this.atWork.end();
   }
 
   pause(): void {
@@ -278,17 +285,17 @@ export class Loader {
     }
     if (signal.aborted) return this.onEnded(signal);
     const sleep = keepAwake();
-    this.downloading = true;
+    let isDownloading = true;
     let missing: UserError | undefined;
     try {
       const show = (shown: Shown) => this.events.state({ kind: "progress", ...shown, pausable: true });
-      const isShown = () => this.downloading && this.abort?.signal === signal && !signal.aborted;
+      const isShown = () => isDownloading && !signal.aborted;
       missing = await download(pack, reporter(pack.title, show, isShown), signal);
     } catch (error) {
       if (!signal.aborted) throw error;
       return this.onEnded(signal);
     } finally {
-      this.downloading = false;
+      isDownloading = false;
       sleep();
     }
     const starting = (share: number, detail: string) =>
@@ -304,10 +311,14 @@ export class Loader {
     const { fast } = this.session.settings;
     const unsaved = (why: string) => this.events.failed(withoutStorage(why));
     const options = { context: this.context(pack), fast, drafts: !missing, signal, unsaved };
+    this.ended = undefined;
+    this.works("starting");
     try {
       engine = await Engine.start(pack, options, starting, (error) => this.onLost(error, engine));
     } catch (error) {
       if (!signal.aborted) throw error;
+    } finally {
+      this.works(undefined);
     }
     if (signal.aborted || !engine) {
       engine?.dispose();
@@ -334,6 +345,10 @@ export class Loader {
     if (!engine || this.session.engine !== engine) return; // while it starts: `load` reports it
     this.session.engine = undefined;
     engine.dispose();
+    if (document.hidden) {
+      this.startWhenShown(error);
+      return;
+    }
     const calm = performance.now() - this.lostAt > CALM_MS;
     this.lostAt = performance.now();
     if (!calm) {
@@ -347,6 +362,15 @@ export class Loader {
       ),
     );
     void this.attempt(() => this.load(), "Start again");
+  }
+
+  /** A tab that nobody looks at starts nothing: a phone would end it again, and others have use for the memory. */
+  private startWhenShown({ message, hint }: EngineLost): void {
+    const waiting = new AbortController();
+    this.abort = waiting;
+    this.events.state({ kind: "failed", title: message, hint, retry: "Start again" });
+    const options = { once: true, signal: waiting.signal };
+    document.addEventListener("visibilitychange", () => void this.attempt(() => this.load(), "Start again"), options);
   }
 
   private onTaken(): void {

@@ -63,6 +63,7 @@ async function main(): Promise<void> {
     },
     busyChanged: () => {
       if (session.busy) clearErrors();
+      loader.works(session.busy ? "answering" : undefined);
       composer.show();
     },
     failed: (error) => {
@@ -187,17 +188,20 @@ async function main(): Promise<void> {
   await meaning.use(meanings);
 
   await session.restore();
-  void tidy(session.ids);
+  void tidy(session.ids).catch((error) => console.warn("what is not used any more stays:", error));
   tidyMeanings();
   composer.show();
-  if (!store.lasting) showError("This browser keeps no data for this page: chats end with it.");
+  if (!store.lasting)
+    showError(
+      "This browser keeps no data for this page, or does not answer for it: chats end with the page. Leave private browsing, or load the page again.",
+    );
   const linked = new URL(location.href).searchParams.get("package");
   const placed = document.querySelector<HTMLMetaElement>('meta[name="gemma4-package"]')?.content;
   if (linked) await loader.open(linked, "link");
   else if (placed) await loader.open(placed, "page");
   else if (settings.lastPackage) await loader.open(settings.lastPackage, "before");
   else await loader.choose();
-  await meanings.resume();
+  await meanings.resume().catch((error) => console.warn("the search by meaning does not start:", error));
 }
 
 void main().catch(showError);

@@ -1,4 +1,5 @@
 // From an address to a model that embeds texts, beside the one that chats: what both need, the download, the search.
+import { newId } from "./ids";
 import type { Session } from "./chat/session";
 import { isKept, missingBytes } from "./download/cache";
 import { download } from "./download/download";
@@ -200,5 +201,5 @@ async function readDocument(file: File): Promise<Document> {
   } catch {
     throw new UserError(`${file.name} is no text file.`, "Save it as text (UTF-8) and add that.");
   }
-  return { id: crypto.randomUUID(), name: file.name, text, added: Date.now() };
+  return { id: newId(), name: file.name, text, added: Date.now() };
 }

@@ -7,6 +7,7 @@ import {
   removeAllPackages,
   removePackage,
   storedPackages,
+  tidy,
 } from "../src/download/cache";
 import type { Package } from "../src/package/package";
 
@@ -77,5 +78,73 @@ describe("the entries of a package", () => {
   it("of another version go, and those of packages below its folder stay", async () => {
     await dropOtherVersions(pack(OUTER, "f".repeat(16)));
     expect(await storedPackages()).toEqual([...INNER].sort());
+  });
+});
+
+describe("beginnings that an earlier version of the page kept without its name", () => {
+  const nameOf = async (text: string) => {
+    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text)));
+    return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0"))
+      .join("")
+      .slice(0, 16);
+  };
+
+  /** Folders of the origin's files, by their names; what was looked for. */
+  function fakeFolders(folders: Map<string, Set<string>>) {
+    const made: string[] = [];
+    const folderOf = (files: Set<string>) => ({
+      keys: async function* () {
+        yield* [...files];
+      },
+      removeEntry: async (name: string) => void files.delete(name),
+      getFileHandle: async () => {
+        throw new DOMException("none", "NotFoundError");
+      },
+    });
+    const getDirectoryHandle = async (name: string, { create }: { create: boolean }) => {
+      if (create) made.push(name);
+      const files = folders.get(name);
+      if (!files) throw new DOMException("none", "NotFoundError");
+      return folderOf(files);
+    };
+    vi.stubGlobal("navigator", { storage: { getDirectory: async () => ({ getDirectoryHandle }) } });
+    const kept = new Map<string, string>();
+    const storage = {
+      getItem: (key: string) => kept.get(key) ?? null,
+      setItem: (key: string, text: string) => kept.set(key, text),
+    };
+    vi.stubGlobal("localStorage", storage);
+    vi.stubGlobal("caches", { open: async () => ({ keys: async () => [] }), has: async () => false });
+    return made;
+  }
+
+  afterEach(() => vi.unstubAllGlobals());
+
+  it("go once with its chats' names, and others' stay", async () => {
+    const [mine, others] = [`.of-${await nameOf("my chat")}`, `.of-${await nameOf("another application's")}`];
+    const chunk = (base: string, ...marks: string[]) => [".data", ".json", ...marks].map((end) => base + end);
+    const before = [...chunk("p-1", mine), ...chunk("p-2", mine, others), ...chunk("q-1", others), "used"];
+    const files = new Set(before);
+    const made = fakeFolders(new Map([["gemma4-web-beginnings", files]]));
+    await tidy(["my chat"]);
+    expect([...files]).toEqual([...chunk("p-2", others), ...chunk("q-1", others), "used"]);
+    files.add(`q-1${mine}`); // as nobody of this version does
+    await tidy(["my chat"]);
+    expect(files.has(`q-1${mine}`)).toBe(true);
+    expect(made).toEqual([]);
+  });
+
+  it("are looked for again where they could not be removed, and no folder is made for that", async () => {
+    const files = new Set([`p-1.json`, `p-1.of-${await nameOf("a")}`]);
+    const folders = new Map<string, Set<string>>();
+    const made = fakeFolders(folders);
+    const { storage } = navigator;
+    vi.stubGlobal("navigator", { storage, locks: { request: () => Promise.reject(new Error("another tab")) } });
+    folders.set("gemma4-web-beginnings", files);
+    await tidy(["a"]);
+    expect(files.size).toBe(2);
+    vi.stubGlobal("navigator", { storage });
+    await tidy(["a"]);
+    expect([files.size, made]).toEqual([0, []]);
   });
 });

@@ -1,6 +1,7 @@
 // What a person starts does not wait for what a person may overlook.
 import { afterEach, describe, expect, it, vi } from "vitest";
 import type { Session } from "../src/chat/session";
+import { EngineLost } from "../src/engine/failures";
 import { Loader } from "../src/loader";
 
 afterEach(() => vi.unstubAllGlobals());
@@ -88,5 +89,53 @@ describe("a wait that may not end", () => {
     found[0]!();
     await new Promise((resolve) => setTimeout(resolve));
     expect(state).toHaveBeenCalledTimes(3);
+  });
+});
+
+describe("a model that is lost", () => {
+  function lost(hidden: boolean) {
+    const page = Object.assign(new EventTarget(), { hidden });
+    vi.stubGlobal("document", page);
+    const engine = { dispose: vi.fn() };
+    const session = { settings: {}, engine } as unknown as Session;
+    const state = vi.fn();
+    const loader = new Loader(session, { state, failed: vi.fn(), offered: vi.fn() });
+    const load = vi.fn(async () => undefined);
+    Object.assign(loader, { load });
+    const lose = () => {
+      session.engine = engine as unknown as NonNullable<Session["engine"]>;
+      loader["onLost"](new EngineLost("gone", "start it"), session.engine);
+    };
+    lose();
+    const show = () => {
+      page.hidden = false;
+      page.dispatchEvent(new Event("visibilitychange"));
+    };
+    return { loader, load, state, show, lose };
+  }
+
+  it("starts again at once where somebody looks, but not a second time", () => {
+    const { load, state, lose } = lost(false);
+    expect(load).toHaveBeenCalledOnce();
+    lose();
+    expect(load).toHaveBeenCalledOnce();
+    expect(state).toHaveBeenLastCalledWith(expect.objectContaining({ kind: "failed", retry: "Start again" }));
+  });
+
+  it("starts again when somebody looks at its page, as often as that is", () => {
+    const { load, state, show, lose } = lost(true);
+    expect(load).not.toHaveBeenCalled();
+    expect(state).toHaveBeenLastCalledWith(expect.objectContaining({ kind: "failed", title: "gone" }));
+    show();
+    expect(load).toHaveBeenCalledOnce();
+    lose(); // with the page shown: the first of its kind
+    expect(load).toHaveBeenCalledTimes(2);
+  });
+
+  it("does not start by itself any more where the person has chosen otherwise", () => {
+    const { loader, load, show } = lost(true);
+    loader["unload"]();
+    show();
+    expect(load).not.toHaveBeenCalled();
   });
 });

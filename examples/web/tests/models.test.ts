@@ -1,7 +1,7 @@
 // The list of models that a page offers: what is read of it, what is refused, and what a page without one does.
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { Fields } from "../src/package/json_fields";
-import { modelLine, offeredModels, readModels } from "../src/package/models";
+import { modelLine, offeredModels, readModels, smallerModels } from "../src/package/models";
 
 const BASE = "https://a.b/page/";
 const ENTRY = {
@@ -141,4 +141,17 @@ describe("offeredModels", () => {
     expect(models).toEqual([]);
     expect(fault?.message).toMatch(words);
   });
+});
+
+it("offers what takes less memory, or less to download where no memory is said, the largest first", () => {
+  const model = (name: string, memoryBytes: number, bytes = 9) => ({
+    name,
+    address: name,
+    bytes,
+    memoryBytes,
+    modalities: [],
+  });
+  const models = [model("a", 1), model("b", 3), model("c", 2), model("d", 0, 4), model("e", 0, 5), model("f", 0, 0)];
+  expect(smallerModels({ models }, 3, 5).map(({ name }) => name)).toEqual(["c", "a", "d"]);
+  expect(smallerModels({ models: [] }, 3, 5)).toEqual([]);
 });

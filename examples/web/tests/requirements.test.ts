@@ -73,6 +73,17 @@ describe("judge", () => {
     expect(found(0, needed).some(({ text }) => text.includes("other model"))).toBe(false);
   });
 
+  it("warns of what a phone that tells nothing of its memory may end, and lets the person try", () => {
+    const phone = { ...DEVICE, memoryBytes: 0, isMobile: true };
+    const [finding] = blocks(PACK, phone);
+    expect(finding).toMatchObject({ kind: "risk", isMemory: true, text: expect.stringMatching(/more than 1\.40 GiB/) });
+    expect(blocks(PACK, phone, 4096, 4 * GIB)).toEqual([]);
+    expect(blocks(PACK, { ...phone, isMobile: false })).toEqual([]);
+    expect(blocks(PACK, { ...phone, memoryBytes: 8 * GIB })).toEqual([]);
+    const small = { ...PACK, requirements: { ...PACK.requirements, weightsBytes: GIB / 2 } };
+    expect(blocks(small, phone)).toEqual([]);
+  });
+
   it("says that prompts differ from the model's template", () => {
     const [finding] = blocks({ ...PACK, difference: "two turns" }, DEVICE);
     expect(finding).toMatchObject({ kind: "risk", text: expect.stringContaining("(two turns)") });

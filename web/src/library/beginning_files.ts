@@ -30,16 +30,17 @@ export async function placeOf(application?: string): Promise<string> {
   return application === undefined ? FOLDER : `${FOLDER}-${await short(application)}`;
 }
 
-/** The files of a place; undefined where the browser keeps none. */
-export async function openFiles(place: string): Promise<Files | undefined> {
+/** The files of a place; undefined where the browser keeps none, or has no such place and none is to be made. */
+export async function openFiles(place: string, make = true): Promise<Files | undefined> {
   try {
     const storage = (navigator as { storage?: StorageManager }).storage;
     const root = await storage?.getDirectory?.();
-    if (root) return new FolderFiles(await root.getDirectoryHandle(place, { create: true }));
+    if (root) return new FolderFiles(await root.getDirectoryHandle(place, { create: make }));
   } catch {
     // In private windows, say.
   }
   try {
+    if (!make && !(await caches.has(place))) return undefined;
     return new CachedFiles(await caches.open(place));
   } catch {
     return undefined;
@@ -174,7 +175,7 @@ export async function removeBeginnings({ application, owners, butPackages, butOw
   const staying = butOwners && new Set(await Promise.all(butOwners.map(ownerMark)));
   const isAll = !leaving && !staying && !butPackages;
   await alone(place, async () => {
-    const files = await openFiles(place);
+    const files = await openFiles(place, false);
     if (!files) return;
     for (const [base, names] of byBase(await files.names())) {
       if (base === USED && !isAll) continue;

@@ -91,7 +91,8 @@ function stub(form: Form) {
   };
   const estimate = async () => (free === undefined ? {} : { quota: free, usage: 0 });
   vi.stubGlobal("navigator", { storage: { getDirectory, estimate } });
-  vi.stubGlobal("caches", { open: async (place: string) => cache(prefixOf(place)) });
+  const has = async (place: string) => [...stored.keys()].some((name) => name.startsWith(prefixOf(place)));
+  vi.stubGlobal("caches", { has, open: async (place: string) => cache(prefixOf(place)) });
 }
 
 beforeEach(() => {

@@ -1,4 +1,5 @@
 // A conversation as it is kept: plain data, the same in memory and in IndexedDB.
+import { newId } from "../ids";
 
 /**
  * A picture or a sound of a message. Its bytes are kept beside the conversations, under its id.
@@ -76,7 +77,7 @@ export interface Conversation {
 
 export function newConversation(now = Date.now()): Conversation {
   return {
-    id: crypto.randomUUID(),
+    id: newId(),
     title: "",
     created: now,
     updated: now,
@@ -89,7 +90,7 @@ export function newConversation(now = Date.now()): Conversation {
 }
 
 export function newUserMessage(text: string, media: Attachment[] = []): UserMessage {
-  return { id: crypto.randomUUID(), role: "user", text, ...(media.length && { media }) };
+  return { id: newId(), role: "user", text, ...(media.length && { media }) };
 }
 
 /** Pictures and sounds of a message; none where what was kept of them is damaged. */
@@ -109,7 +110,7 @@ export function mediaIdsOf({ messages }: Conversation): string[] {
 }
 
 export function newReply(): AssistantMessage {
-  return { id: crypto.randomUUID(), role: "assistant", rounds: [], state: "writing" };
+  return { id: newId(), role: "assistant", rounds: [], state: "writing" };
 }
 
 const LONGEST_TITLE = 48;
@@ -157,7 +158,7 @@ export function wellFormed(kept: Conversation): Conversation {
   }
   if (!Number.isInteger(kept.forgotten) || kept.forgotten < 0) kept.forgotten = 0;
   for (const message of kept.messages) {
-    if (typeof message.id !== "string") message.id = crypto.randomUUID();
+    if (typeof message.id !== "string") message.id = newId();
     if (message.role === "user") continue;
     message.role = "assistant";
     message.rounds = message.rounds.filter((round) => typeof round?.raw === "string").map(wholeRound);

@@ -1,4 +1,5 @@
 // Chats as files: written for keeping, and read with care, since a file may come from anywhere.
+import { newId } from "../ids";
 import { formatBytes, formatCount, MIB } from "../package/units";
 import { UserError } from "../package/user_error";
 import { cleanTitle, newReply, titleOf } from "./transcript";
@@ -101,7 +102,7 @@ class Reader {
     const now = Date.now();
     const created = Math.min(now, this.count(from["created"] ?? now, `${at}.created`));
     return {
-      id: crypto.randomUUID(),
+      id: newId(),
       title: cleanTitle(this.text(from["title"] ?? "", `${at}.title`)),
       created,
       updated: Math.min(now, this.count(from["updated"] ?? created, `${at}.updated`)),
@@ -118,7 +119,7 @@ class Reader {
     const from = this.record(value, at);
     const role = index % 2 ? "assistant" : "user";
     if (from["role"] !== role) this.fail(`is damaged: ${at}.role should be ${role}`);
-    const id = crypto.randomUUID();
+    const id = newId();
     if (role === "user") {
       const list = this.list(from["media"] ?? [], `${at}.media`, MOST_MEDIA);
       const media = list.map((medium, number) => this.medium(medium, `${at}.media[${number}]`));
@@ -142,7 +143,7 @@ class Reader {
     const { kind } = from;
     if (kind !== "picture" && kind !== "sound") return this.fail(`is damaged: ${at}.kind is unknown`);
     const medium: Attachment = {
-      id: crypto.randomUUID(),
+      id: newId(),
       kind,
       name: cleanTitle(this.text(from["name"], `${at}.name`)),
     };

@@ -12,6 +12,8 @@ const LIBRARY_SCOPE = "webllm/wasm";
 const VERSIONED = /^[0-9a-f]{16}\/[^/]+$/;
 /** A file as the page stores it, behind its package's folder; other applications of the origin have other addresses. */
 const STORED = /^(.*\/)resolve\/[0-9a-f]{16}\/[^/]+$/;
+/** Set once beginnings are gone that an earlier version of the page kept without its name. */
+const NAMED = "gemma4-beginnings-named";
 const SCOPES = [CONFIG_SCOPE, MODEL_SCOPE, LIBRARY_SCOPE];
 
 /**
@@ -85,6 +87,18 @@ export async function tidy(chats?: readonly string[]): Promise<void> {
   await forgetTables(butPackages).catch(() => undefined); // there is no storage
   const others = { butPackages, ...(chats && { butOwners: chats }) };
   await forgetBeginnings({ application: APPLICATION, ...others }).catch(() => undefined);
+  if (chats?.length) await forgetUnnamed(chats);
+}
+
+/** An earlier version of the page kept beginnings among those of applications without a name, which only its chats' are of. */
+async function forgetUnnamed(owners: readonly string[]): Promise<void> {
+  try {
+    if (localStorage.getItem(NAMED)) return;
+    await forgetBeginnings({ owners });
+    localStorage.setItem(NAMED, "1");
+  } catch {
+    // Storage is off, or another tab is at work there: the next time.
+  }
 }
 
 /** The folders of which anything is stored. */

@@ -12,6 +12,13 @@ export class Ownership {
     return this.release !== undefined;
   }
 
+  /** Whether another tab has the model. */
+  async isElsewhere(): Promise<boolean> {
+    if (this.held || !navigator.locks) return false;
+    const { held } = await navigator.locks.query();
+    return held?.some(({ name }) => name === LOCK) ?? false;
+  }
+
   /** Whether this tab owns the model now. `steal` takes it from the tab that has it. */
   async take(steal = false): Promise<boolean> {
     if (this.held || !navigator.locks) return true;

@@ -1,5 +1,6 @@
 // Dropped documents, and the vectors of passages, in a database of their own beside the chats.
 import { openDB, type DBSchema, type IDBPDatabase } from "idb";
+import { unlessStalled } from "../patience";
 import type { Document } from "./passages";
 
 interface Kept {
@@ -16,6 +17,8 @@ interface Schema extends DBSchema {
 
 const DATABASE = "gemma4-meaning";
 const VERSION = 1;
+/** As the chats' database: the page does without one that says nothing. */
+const SILENCE_MS = 15_000;
 const DOCUMENTS = "documents";
 const VECTORS = "vectors";
 
@@ -30,13 +33,16 @@ export class MeaningStore {
   static async open(): Promise<MeaningStore> {
     try {
       return new MeaningStore(
-        await openDB<Schema>(DATABASE, VERSION, {
-          upgrade: (opened) => {
-            opened.createObjectStore(DOCUMENTS, { keyPath: "id" });
-            opened.createObjectStore(VECTORS, { keyPath: ["version", "text"] });
-          },
-          blocking: (_, __, event) => (event.target as IDBDatabase).close(),
-        }),
+        await unlessStalled(
+          openDB<Schema>(DATABASE, VERSION, {
+            upgrade: (opened) => {
+              opened.createObjectStore(DOCUMENTS, { keyPath: "id" });
+              opened.createObjectStore(VECTORS, { keyPath: ["version", "text"] });
+            },
+            blocking: (_, __, event) => (event.target as IDBDatabase).close(),
+          }),
+          SILENCE_MS,
+        ),
       );
     } catch (error) {
       console.warn("documents cannot be kept:", error);

@@ -1,4 +1,5 @@
 // A file that a person attached, as pictures or a sound of a message.
+import { newId } from "../ids";
 import type { Attachment } from "../chat/transcript";
 import { UserError } from "../package/user_error";
 import type { MediaInputs } from "./inputs";
@@ -60,7 +61,7 @@ export async function readMedia(file: File, inputs: MediaInputs, options: ReadOp
   }
   const reason = reasonAgainst(kind === "video" ? "picture" : kind, inputs);
   if (reason) throw new UserError(reason, "Compile it with --modalities text,image,audio, or open another package.");
-  const own = () => ({ id: crypto.randomUUID(), name });
+  const own = () => ({ id: newId(), name });
   if (kind === "picture") return [{ ...own(), kind, ...(await readPicture(file, name)) }];
   if (kind === "sound") return [{ ...own(), kind, ...(await readSound(file, name, inputs.sound!, options.cut)) }];
   const frames = await readVideo(file, name, options.frames, options.made);

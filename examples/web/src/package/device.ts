@@ -1,5 +1,5 @@
 // Asks the browser for its graphics device and its storage.
-import { traitsOf } from "gemma4-web/choose";
+import { isMobileAgent, traitsOf } from "gemma4-web/choose";
 import { waysToWebGpu } from "./browsers";
 import type { Device } from "./requirements";
 import { UserError } from "./user_error";
@@ -32,11 +32,12 @@ export async function findDevice(isDriven: boolean): Promise<Device> {
     isSoftware,
     memoryBytes: ((navigator as { deviceMemory?: number }).deviceMemory ?? 0) * GIB,
     freeStorageBytes: await freeStorage(),
+    isMobile: isMobileAgent(navigator.userAgent, navigator.maxTouchPoints),
   };
 }
 
 export async function freeStorage(): Promise<number | undefined> {
-  const { quota, usage } = (await navigator.storage?.estimate?.()) ?? {};
+  const { quota, usage } = (await navigator.storage?.estimate?.().catch(() => undefined)) ?? {};
   return quota === undefined ? undefined : Math.max(0, quota - (usage ?? 0));
 }
 

@@ -89,6 +89,13 @@ function urlOf(entry: Fields, address: string, base: string): string {
   }
 }
 
+/** Models of a list that take less memory than so much, or less to download where none is said; the largest first. */
+export function smallerModels({ models }: Offer, memoryBytes: number, bytes: number): OfferedModel[] {
+  const isSmaller = (model: OfferedModel) =>
+    model.memoryBytes ? model.memoryBytes < memoryBytes : model.bytes > 0 && model.bytes < bytes;
+  return models.filter(isSmaller).sort((a, b) => b.memoryBytes - a.memoryBytes || b.bytes - a.bytes);
+}
+
 /** What a person chooses by: "2.61 GiB · 3.10 GiB of memory · text, image". */
 export function modelLine({ bytes, memoryBytes, modalities }: OfferedModel): string {
   return [

@@ -22,6 +22,8 @@ export interface Device extends Traits {
   memoryBytes: number;
   /** What this site may still store; undefined: the browser reports nothing. */
   freeStorageBytes: number | undefined;
+  /** A phone or a tablet. */
+  isMobile?: boolean;
 }
 
 export interface Finding {
@@ -30,14 +32,18 @@ export interface Finding {
   text: string;
   /** What to do about it. */
   hint?: string;
+  /** Whether it is about memory, of which a smaller model takes less. */
+  isMemory?: boolean;
 }
 
 const F16 = "shader-f16";
 /** What to do about a package with one library, which is for other devices. */
 const SEVERAL = "compile the package again without --limits and --activations: then it has libraries for every device";
-// Below this nobody has to think about memory.
-const SMALL_BYTES = 256 * MIB;
+/** Below this nobody has to think about memory. */
+export const SMALL_BYTES = 256 * MIB;
 const LEAST_CONTEXT = 256;
+/** iOS, which tells a page nothing of the memory, ends one at about a gigabyte and a half, with the page's own. */
+const PHONE_BYTES = 1.4 * 1024 * MIB;
 // The Device Memory specification: what is reported is at most this, in browsers of before 2026.
 const LARGEST_TOLD_BYTES = 8 * 1024 * MIB;
 
@@ -220,7 +226,7 @@ function judgeMemory(
   const size = formatBytes(needed);
   // Unified or not, a browser never gets all of the memory.
   const usable = device.memoryBytes * 0.75;
-  const limit = allowedBytes || usable;
+  const limit = allowedBytes || usable || (device.isMobile ? PHONE_BYTES : 0);
   if (!limit || needed <= limit || (!allowedBytes && needed <= SMALL_BYTES)) {
     return {
       kind: "fits",
@@ -229,7 +235,9 @@ function judgeMemory(
   }
   const reason = allowedBytes
     ? `you allow ${formatBytes(allowedBytes)}`
-    : `this device has about ${formatBytes(device.memoryBytes)} of memory in all`;
+    : usable
+      ? `this device has about ${formatBytes(device.memoryBytes)} of memory in all`
+      : `a phone or tablet may end a page that takes more than ${formatBytes(PHONE_BYTES)}`;
   const shorter = contextLengths(pack).find(
     (length) => length < context && neededMemory(pack, length) + besideBytes <= limit,
   );
@@ -237,6 +245,7 @@ function judgeMemory(
     kind: allowedBytes || needed > mostMemory(device) ? "blocks" : "risk",
     text: `Needs about ${size} of graphics memory${beside} at ${formatCount(context)} tokens of context, and ${reason}.`,
     hint: shorter ? `Choose a context of ${formatCount(shorter)} tokens.` : smallerPackage(pack, limit),
+    isMemory: true,
   };
 }
 

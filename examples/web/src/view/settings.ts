@@ -6,6 +6,7 @@ import type { BeginningsWish } from "../package/beginnings";
 import type { TableWish } from "../package/package";
 import { forgotten } from "../package/trust";
 import { formatBytes } from "../package/units";
+import { inWords } from "../package/user_error";
 import { byId, h } from "./dom";
 import { describeBeginnings, describeDrafts, describeFast, describeLibrary, describeTable } from "./fast_state";
 import { ProfilePanel } from "./profile";
@@ -161,6 +162,15 @@ export class SettingsDialog {
   }
 
   private async fillStorage(): Promise<void> {
+    await this.describeStorage().catch((error: unknown) => this.failed(error));
+  }
+
+  private failed(error: unknown): void {
+    const { message, hint } = inWords(error);
+    byId("storage").textContent = `${message} ${hint}`;
+  }
+
+  private async describeStorage(): Promise<void> {
     const { usage, quota } = (await navigator.storage?.estimate?.()) ?? {};
     const lasts = await navigator.storage?.persisted?.();
     byId("storage").textContent =
@@ -186,7 +196,12 @@ export class SettingsDialog {
           h("span", { class: "address" }, url),
           h(
             "button",
-            { type: "button", class: "quiet", "aria-label": `Remove ${url}`, onclick: () => void this.remove(url) },
+            {
+              type: "button",
+              class: "quiet",
+              "aria-label": `Remove ${url}`,
+              onclick: () => void this.remove(url).catch((error) => this.failed(error)),
+            },
             "Remove",
           ),
         ),
@@ -212,7 +227,7 @@ export class SettingsDialog {
   }
 
   private setUpClearing(): void {
-    byId("clear-models").addEventListener("click", () => void this.removeAll());
+    byId("clear-models").addEventListener("click", () => void this.removeAll().catch((error) => this.failed(error)));
     const all = byId<HTMLButtonElement>("clear-chats");
     const label = all.lastChild!; // after the icon
     const text = label.textContent;

@@ -4,7 +4,7 @@ import { drafterBytes, type Package } from "../package/package";
 import type { NoWebGpu } from "../package/device";
 import type { Finding } from "../package/requirements";
 import { type Numerics, numericsLines } from "../package/numerics";
-import { modelLine, type Offer } from "../package/models";
+import { modelLine, type Offer, type OfferedModel } from "../package/models";
 import { formatBytes, formatCount, GIB } from "../package/units";
 import { byId, h } from "./dom";
 import { describeLibrary, describeTable } from "./fast_state";
@@ -23,6 +23,8 @@ export type StartState =
       contexts: number[];
       context: number;
       allowed: number;
+      /** That take less memory, where it may be short. */
+      smaller: OfferedModel[];
     }
   | { kind: "progress"; title: string; share: number; text: string; pausable: boolean; isLate?: boolean }
   | { kind: "failed"; title: string; hint: string; retry: string }
@@ -168,6 +170,10 @@ export class StartView {
   private drawOffer({ models, fault }: Offer): HTMLElement[] {
     if (fault) return [h("p", { class: "hint", id: "offer-fault" }, fault.message)];
     if (!models.length) return [];
+    return [h("h3", {}, "Models"), this.drawModels("offer", models)];
+  }
+
+  private drawModels(id: string, models: OfferedModel[]): HTMLElement {
     const items = models.map((model) =>
       h(
         "li",
@@ -176,7 +182,7 @@ export class StartView {
         h("span", { class: "hint" }, modelLine(model)),
       ),
     );
-    return [h("h3", {}, "Models"), h("ul", { class: "stored", id: "offer" }, ...items)];
+    return h("ul", { class: "stored", id }, ...items);
   }
 
   private drawStranger({ pack, why }: Extract<StartState, { kind: "stranger" }>): HTMLElement[] {
@@ -210,7 +216,7 @@ export class StartView {
   }
 
   private drawCheck(state: Extract<StartState, { kind: "check" }>): HTMLElement[] {
-    const { pack, findings, missing, contexts, context, allowed } = state;
+    const { pack, findings, missing, contexts, context, allowed, smaller } = state;
     const blocked = findings.some((finding) => finding.kind === "blocks");
     const items = findings.map(({ kind, text, hint }) =>
       h(
@@ -239,6 +245,7 @@ export class StartView {
       blocked
         ? h("ul", { class: "findings", id: "error", role: "alert" }, ...items)
         : h("ul", { class: "findings" }, ...items),
+      ...(smaller.length ? [h("h3", {}, "Smaller models here"), this.drawModels("smaller", smaller)] : []),
       ...(pack.libraries.length > 1 ? [h("p", { class: "hint", id: "library-why" }, describeLibrary(pack))] : []),
       ...(pack.table?.place === "host"
         ? [
