@@ -72,8 +72,7 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
         return FusionLimits(None, UNLIMITED, int8, tuning, folds_steps=False)
     width, splits = fused_width(target), few_row_options(target)
     tiles = partial(reads_tiles, spec=target) if target.tensor_cores else None
-    computes_halves = has_subgroup_matrices(target) and target.float16 != WORDS
-    halves = takes_halves if computes_halves else None
+    halves = takes_halves if computes_halves(target) else None
     return FusionLimits(
         target.max_storage_buffers,
         width,
@@ -86,6 +85,11 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
     )
 
 
+def computes_halves(target: TargetSpec) -> bool:
+    """Return whether prompts are computed in subgroup matrices, which multiply float16 alone."""
+    return has_subgroup_matrices(target) and target.float16 != WORDS
+
+
 def attention_options(target: TargetSpec) -> AttentionOptions:
     """Splits of a decode step's keys on a target."""
     if not target.is_gpu:
@@ -96,7 +100,7 @@ def attention_options(target: TargetSpec) -> AttentionOptions:
         tuning.full_splits,
         tuning.max_blocks,
         tuning.split_channels,
-        rounded_head=LARGEST_HEAD if target.tensor_cores else 0,
+        rounded_head=LARGEST_HEAD if target.tensor_cores or computes_halves(target) else 0,
     )
 
 

@@ -40,6 +40,8 @@ from gemma4_compile.targets.kernels.attention import (
     simdgroup_patches,
     simdgroup_spans,
     spans,
+    subgroup_matrix_chunk,
+    subgroup_matrix_chunk_shape,
     subgroup_matrix_patches,
     tensor_core_chunk,
     tensor_core_patches,
@@ -203,6 +205,8 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
         case PrefillAttention():
             if tensor_core_chunk.fits_tensor_cores(operator, spec):
                 return tensor_core_chunk.make_tensor_core_chunk_attention
+            if subgroup_matrix_chunk_shape.fits_subgroup_matrices(operator, spec):
+                return subgroup_matrix_chunk.make_subgroup_matrix_chunk_attention
             if simdgroup_chunk.fits_simdgroups(operator, spec):
                 return simdgroup_chunk.make_simdgroup_chunk_attention
             return prefill.make_prefill_attention

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +50,17 @@ def run_on_dawn(
     subgroup: int = SUBGROUP,
     *,
     optimised: bool = False,
+    write: Callable[[str], str] = emulated,
 ) -> list[tuple[Array, ...]]:
     """For each case the arrays that its kernel changed; lavapipe's subgroups are set.
 
-    `optimised` is for large kernels, which take longer to run than to compile.
+    `optimised` is for large kernels, which take longer to run than to compile. `write` makes the
+    text of a kernel whose target has subgroup matrices.
     """
     library = folder / "model.wasm"
     executable = cases_executable(cases, spec)
     if has_subgroup_matrices(spec):  # which no software driver has
-        link_with(executable, library, spec, None, emulated)
+        link_with(executable, library, spec, None, write)
     else:
         link(executable, library, spec)
     jobs: list[dict[str, Any]] = []

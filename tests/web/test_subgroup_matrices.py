@@ -10,7 +10,7 @@ from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from tests.numerics.linear.test_subgroup_matrix_chunk import OPERATORS as OF_CHUNKS
-from tests.numerics.tensor_cores import OPERATORS
+from tests.numerics.tensor_cores import CHUNKS, OPERATORS, PICTURES
 from tests.web.dawn import HERE, VulkanDriver, run_node
 
 pytestmark = pytest.mark.dawn
@@ -33,13 +33,27 @@ def source(operator: Operator) -> str:
 
 
 def test_every_kernel_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    every = [*OPERATORS, OF_CHUNKS[0]]
+    every = [*OPERATORS, OF_CHUNKS[0], CHUNKS["groups of three"]]
     texts = [source(operator) for operator in every]
     attention = [text for op, text in zip(every, texts, strict=True)
                  if isinstance(op, PatchAttention)]  # fmt: skip
     assert all("subgroupMatrixMultiplyAccumulate" in text for text in texts)
     # A barrier in a branch is valid only because the whole block takes it.
     misplaced = attention[0].replace("workgroupUniformLoad(&", "(")
+
+    *found, wrong = errors(lavapipe, tmp_path, *texts, misplaced)
+
+    assert found == [""] * len(texts)
+    assert "uniform control flow" in wrong
+
+
+@pytest.mark.slow
+def test_every_attention_of_a_chunk_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    names = "E2B sliding", "E2B full", "31B sliding", "copies"
+    texts = [source(one) for one in (*(CHUNKS[name] for name in names), PICTURES["12B, 26B"])]
+    assert all("subgroupMatrixMultiplyAccumulate" in text for text in texts)
+    # A barrier in a branch is valid only because the whole block takes it.
+    misplaced = texts[0].replace("workgroupUniformLoad(&", "(")
 
     *found, wrong = errors(lavapipe, tmp_path, *texts, misplaced)
 

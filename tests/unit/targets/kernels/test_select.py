@@ -168,6 +168,7 @@ norm after experts of few rows, packed: moe/expert_residual_norm
 attention of a chunk: attention/prefill_attention
     metal/simdgroups: attention/simdgroup_chunk_attention
 attention of a chunk, rounded: attention/prefill_attention
+    webgpu/h200-matrices: attention/subgroup_matrix_chunk_attention
     cuda: attention/tensor_core_chunk_attention
 attention of texts: attention/span_attention
     metal/simdgroups: attention/simdgroup_span_attention

@@ -34,7 +34,7 @@ from gemma4_compile.targets.kernels.attention.prefill_shape import chunk_shape
 from gemma4_compile.targets.kernels.attention.tensor_core_chunk_shape import (
     tensor_core_chunk_shape,
 )
-from gemma4_compile.targets.spec import FLOAT, INT8
+from gemma4_compile.targets.spec import FLOAT, INT8, WORDS
 from tests import models
 from tests.marks import slow_unless
 from tests.numerics.kernel_cases import CHUNK, operators
@@ -110,10 +110,12 @@ def test_warps_share_rounded_heads() -> None:
     }
 
 
-def test_only_float16_keys_on_tensor_cores_have_rounded_operands() -> None:
-    assert attention_options(target_spec("cuda")).rounds(256, "float16")
-    assert not attention_options(target_spec("cuda")).rounds(256, "float32")
-    others = [spec for spec in GPUS if not spec.tensor_cores]
+def test_only_float16_keys_on_matrix_units_have_rounded_operands() -> None:
+    units = [target_spec("cuda"), target_spec("webgpu", "h200-matrices")]
+    assert all(attention_options(spec).rounds(256, "float16") for spec in units)
+    assert not any(attention_options(spec).rounds(256, "float32") for spec in units)
+    assert not attention_options(replace(units[1], float16=WORDS)).rounds(256, "float16")
+    others = [spec for spec in GPUS if spec not in units]
     assert others
     assert not any(attention_options(spec).rounds(256, "float16") for spec in others)
 
