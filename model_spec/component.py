@@ -41,8 +41,7 @@ class ExportOptions:
     image_rows : blocks of a picture, at most, for which memory is planned
     client_blocks : across and down of the stock client's picture
     pads_pictures : the client gives each picture as many rows, whatever its grid
-    client_texts : texts of a call of the stock client's to an encoder, and tokens of a text, at
-        most; None where no client calls
+    pads_texts : the stock client calls an encoder, with texts that are padded to one length
     joins_sequences : a forward may be of a token of each of several sequences
     slots_apart : the keys and values of each are tensors of their own
     kv_limits : by which keys and values of full layers are in parts; None for none that are
@@ -59,7 +58,7 @@ class ExportOptions:
     image_rows: int = DEFAULT_BUDGET
     client_blocks: tuple[int, int] = CLIENT_BLOCKS
     pads_pictures: bool = False
-    client_texts: tuple[int, int] | None = None
+    pads_texts: bool = False
     joins_sequences: bool = False
     slots_apart: bool = False
     kv_limits: KvLimits | None = None

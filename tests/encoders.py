@@ -133,17 +133,18 @@ def compiled(
     weights: Mapping[str, Float32Array],
     folder: Path,
     recipe: str = "f32",
-    client_texts: tuple[int, int] | None = None,
+    pads_texts: bool = False,
+    most_rows: int = MOST_ROWS,
 ) -> Compiled:
     """Compile into `folder` for the CPU, with the weights stored by a recipe.
 
-    `values` are a config.json; names of `weights` have no prefix. `client_texts` are sizes of the
-    stock client's calls, which libraries for browsers have.
+    `values` are a config.json; names of `weights` have no prefix. With `pads_texts` the
+    library takes the stock client's calls, too, as those for browsers do.
     """
     config = Gemma4Config.from_dict(values)
     chosen, spec = RECIPES[recipe], target_spec("cpu")
     plan = storage_plan(parameter_table(config), chosen, None)
-    options = replace(decoder_options(chosen, spec, MOST_ROWS), client_texts=client_texts)
+    options = replace(decoder_options(chosen, spec, most_rows), pads_texts=pads_texts)
     with unoptimised():
         executable = generate(lower(build_module(config, chosen, spec, options, plan), spec), spec)
     stored, meant = [], {}

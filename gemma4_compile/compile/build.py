@@ -103,24 +103,11 @@ def decoder_options(
         package=package,
         softmax_blocks=SOFTMAX_BLOCKS,
         pads_pictures=target.pads_pictures,
-        client_texts=client_texts(target, prefill_chunk, context_length),
+        pads_texts=is_of_pages(target.device),
         joins_sequences=target.joins_sequences,
         slots_apart=target.slots_apart,
         kv_limits=kv_limits(target, context_length),
     )
-
-
-def client_texts(
-    target: TargetSpec, prefill_chunk: int, context_length: int | None
-) -> tuple[int, int] | None:
-    """Texts of a call of the stock client's to an encoder, and tokens of each, at most.
-
-    As many of the longest as a chunk has tokens for, one at least; None where no client calls.
-    """
-    if not is_of_pages(target.device):
-        return None
-    length = context_length or prefill_chunk
-    return max(1, prefill_chunk // length), length
 
 
 def build_module(

@@ -17,7 +17,6 @@ from gemma4_compile.compile.build import (
     LibraryOptions,
     LibraryReport,
     build_executable,
-    client_texts,
 )
 from gemma4_compile.compile.compilation import Compilation, LibraryPlan, provenance_of
 from gemma4_compile.compile.dump import Dump, begin_dump
@@ -25,6 +24,7 @@ from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import Gemma4CompileError, TargetError
 from gemma4_compile.media.sizes import client_blocks
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.embedding.memory import client_texts
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.package import interface
 from gemma4_compile.package.digest import package_digest
@@ -194,7 +194,7 @@ def _metadata(build: Compilation) -> JsonObject:
         media=build.media,
         table=_row_table(build),
         embedding=build.embedding,
-        client_texts=_client_texts(build),
+        client_texts=client_texts(build.config, build.target.device),
         work=_step_work(build),
     )
 
@@ -204,12 +204,6 @@ def _step_work(build: Compilation) -> StepWork | None:
     if build.embedding is not None:
         return None
     return count_step_work(build.config, build.own_storage, build.numbers.layout.dtype)
-
-
-def _client_texts(build: Compilation) -> int | None:
-    """Texts that the stock client gives to a call of an encoder; None where it calls none."""
-    sizes = client_texts(build.target, build.prefill_chunk, build.context_length)
-    return None if build.embedding is None or sizes is None else sizes[0]
 
 
 def _row_table(build: Compilation) -> interface.RowTable | None:

@@ -96,8 +96,9 @@ class _Example:
 
     @property
     def scalar(self) -> int:
-        """Value of an argument that is no buffer."""
-        assert isinstance(self.operator, Linear), "only a matmul has a scalar, its layer"
+        """Value of an argument that is no buffer: of a matmul a layer that it has."""
+        if not isinstance(self.operator, Linear):
+            return self.operator.example_scalar(self.sizes)
         return min(_LAYER, self.operator.ple_width // self.operator.outputs - 1)
 
 

@@ -84,6 +84,7 @@ class Sizes:
             symbols["samples"] = self.rows * SOUND_HOP - 1  # the last frame is not full
             symbols["texts"] = min(self.rows, TEXTS)
             symbols["length"] = self.rows  # of padded texts
+            symbols["count"] = max(1, symbols["texts"] - 1)  # of those that are read
             whole = rows_of_table(dimension)
             return symbols[dimension.name] if whole is None else whole
         for kind, combine in _ARITHMETIC.items():

@@ -2,6 +2,7 @@
 
 It gives ids and a mask of 1 and 0, (texts, length), each text's ids first, and its tokenizer adds
 nothing to them. It takes a tensor (texts, length, width) and reads the first row of each text.
+The texts are read in groups, the last ones first: a kernel cannot begin within a client's buffer.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ def texts_and_length() -> tuple[tirx.Var, tirx.Var]:
     return tirx.Var("texts", "int64"), tirx.Var("length", "int64")
 
 
+def group_size() -> tirx.Var:
+    """The symbolic number of texts that are read."""
+    return tirx.Var("count", "int64")
+
+
 @dataclass(frozen=True)
 class PackedOperands:
     """Arguments of `PackedTexts`."""
 
-    texts: Index
+    count: Index
     length: Index
+    begin: Expr
     ids: Buffer
     mask: Buffer
     packed: Buffer
@@ -44,12 +51,13 @@ class PackedOperands:
 
 @dataclass(frozen=True)
 class PackedTexts(Operator):
-    """Rows of a padded batch, each text between the tokenizer's first and last token.
+    """Rows of some texts of a padded batch, each between the tokenizer's first and last token.
 
     Arguments: ids, mask (texts, length) int32; the mask is 1 for a text's tokens, which come first,
-    and 0 after. Results: packed (texts * (length + 2),) int32, ids; spans (texts * (length + 2), 2)
-    int32, of each row the first row of its text and the one after the last; ranges (texts, 2)
-    int32, the same of each text. A text whose ids begin with `first` has both tokens already.
+    and 0 after; begin, the first text of the group. Results: packed (count * (length + 2),) int32,
+    ids; spans (count * (length + 2), 2) int32, of each row the first row of its text and the one
+    after the last; ranges (count, 2) int32, the same of each text. A text whose ids begin with
+    `first` has both tokens already.
 
     Attributes
     ----------
@@ -63,32 +71,30 @@ class PackedTexts(Operator):
     def declare(self, build: FunctionBuilder) -> PackedOperands:
         """The arguments of definition and kernel."""
         texts, length = texts_and_length()
-        rows = texts * (length + AROUND)
+        count = group_size()
+        rows = count * (length + AROUND)
         ids, mask = (build.arg(name, (texts, length), "int32") for name in ("ids", "mask"))
-        return PackedOperands(
-            texts=texts,
-            length=length,
-            ids=ids,
-            mask=mask,
-            packed=build.arg("packed", (rows,), "int32"),
-            spans=build.arg("spans", (rows, 2), "int32"),
-            ranges=build.arg("ranges", (texts, 2), "int32"),
-        )
+        begin = build.scalar_arg("begin")
+        packed = build.arg("packed", (rows,), "int32")
+        spans = build.arg("spans", (rows, 2), "int32")
+        ranges = build.arg("ranges", (count, 2), "int32")
+        return PackedOperands(count, length, begin, ids, mask, packed, spans, ranges)
 
     def count(self, operands: PackedOperands, text: Expr) -> Expr:
-        """Tokens of a text."""
-        total = LocalVar("int32", i32(0))
+        """Tokens of a text of the group."""
+        given, total = i32(operands.begin) + text, LocalVar("int32", i32(0))
         with T.serial(0, operands.length) as place:
-            total.add(operands.mask[text, place])
+            total.add(operands.mask[given, place])
         return bind(total.value)
 
     def write(self, operands: PackedOperands, text: Expr, place: Expr, count: Expr) -> None:
-        """Write the row at a place of a text."""
+        """Write the row at a place of a text of the group."""
         ids, last_place = operands.ids, i32(operands.length) - 1
-        is_whole = tirx.all(count > 0, tirx.EQ(ids[text, 0], i32(self.first)))
+        given = bind(i32(operands.begin) + text)
+        is_whole = tirx.all(count > 0, tirx.EQ(ids[given, 0], i32(self.first)))
         before = bind(tirx.Select(is_whole, i32(0), i32(1)))
         end = bind(before + count)
-        own = ids[text, tirx.max(i32(0), tirx.min(place - before, last_place))]
+        own = ids[given, tirx.max(i32(0), tirx.min(place - before, last_place))]
         after = tirx.Select(
             tirx.all(tirx.EQ(place, end), before > 0), i32(self.last), i32(PADDING_ID)
         )
@@ -115,6 +121,11 @@ class PackedTexts(Operator):
             return ids
         return None
 
+    def example_scalar(self, sizes: Sizes) -> int:
+        """The last texts are read."""
+        texts, _ = texts_and_length()
+        return sizes.of(texts) - sizes.of(group_size())
+
     def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
         if name not in ("ids", "mask"):
             return None
@@ -126,7 +137,7 @@ class PackedTexts(Operator):
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             operands = self.declare(build)
-            with T.parallel(0, operands.texts) as text:
+            with T.parallel(0, operands.count) as text:
                 count = self.count(operands, i32(text))
                 with T.serial(0, operands.length + AROUND) as place:
                     self.write(operands, i32(text), i32(place), count)

@@ -1,6 +1,7 @@
-"""Have a tower's launches submitted a layer at a time, where the client gathers them.
+"""Have launches submitted a layer or some at a time, where the client gathers them.
 
-Systems reset a GPU that is busy with one submission for seconds, as a slow one is with a tower.
+Systems reset a GPU that is busy with one submission for seconds, as a slow one is with a tower, or
+with several long texts of an encoder.
 """
 
 from __future__ import annotations
@@ -12,30 +13,35 @@ from tvm.ir.transform import PassContext, module_pass
 from gemma4_compile import abi
 
 LAUNCHES = 12  # about those of a layer; a submission costs a browser a tenth of a millisecond
+ENCODER_LAUNCHES = 4 * LAUNCHES  # most texts are short
 TOWERS = (abi.EMBED_IMAGE, abi.EMBED_AUDIO, abi.IMAGE_ADAPTER, abi.AUDIO_ADAPTER)
 
 
 @module_pass(opt_level=0, name="SubmitTowers")
 class SubmitTowers:
-    """Call `gemma4_submit` (targets/native/submit.cc) after every LAUNCHES launches of a tower.
+    """Call `gemma4_submit` (targets/native/submit.cc) after some launches of a tower or an encoder.
 
     Before: ``k0(x, y); ...; k11(y, z); k12(z, w)``. After: ``...; k11(y, z); gemma4_submit(z);
     k12(z, w)``. Must run after memory is planned, which must not see another reader.
     """
 
     def transform_module(self, mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:
-        """Replace the bodies of the towers' functions."""
+        """Replace the bodies of their functions."""
         kernels = {
             var.name_hint for var, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)
         }
         result = mod.clone()
         for var, func in mod.functions_items():
-            if isinstance(func, relax.Function) and var.name_hint in TOWERS:
-                result.update_func(var, _submitting(func, kernels))
+            if not isinstance(func, relax.Function):
+                continue
+            if var.name_hint in TOWERS:
+                result.update_func(var, _submitting(func, kernels, LAUNCHES))
+            elif var.name_hint == abi.EMBED_TEXTS:
+                result.update_func(var, _submitting(func, kernels, ENCODER_LAUNCHES))
         return result
 
 
-def _submitting(func: relax.Function, kernels: set[str]) -> relax.Function:
+def _submitting(func: relax.Function, kernels: set[str], most: int) -> relax.Function:
     builder, launches = relax.BlockBuilder(), 0
     blocks = []
     for block in func.body.blocks:
@@ -46,7 +52,7 @@ def _submitting(func: relax.Function, kernels: set[str]) -> relax.Function:
             if launched is None:
                 continue
             launches += 1
-            if launches % LAUNCHES == 0:
+            if launches % most == 0:
                 nothing = relax.TupleType([])
                 call = relax.Call(relax.ExternFunc(abi.SUBMIT), [launched], ty_args=[nothing])
                 bindings.append(relax.VarBinding(relax.Var("_", nothing), builder.normalize(call)))

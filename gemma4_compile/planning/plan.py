@@ -17,6 +17,8 @@ from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.config.vision import VisionConfig
+from gemma4_compile.model_spec.embedding.component import EMBEDDING
+from gemma4_compile.model_spec.embedding.memory import client_texts
 from gemma4_compile.model_spec.layers.kv_cache import ITEM_BYTES, KvLayout
 from gemma4_compile.model_spec.text.kv_layout import kv_layout, largest_chunk
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
@@ -365,7 +367,9 @@ def make_plan(
     picture, sound = (largest.pop(one.name, 0) for one in (VISION, AUDIO))
     logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
     if config.embedding is not None:
-        logits = DTYPE_BYTES["float32"] * config.embedding.dim * prefill_chunk
+        texts = client_texts(config, target.device) or 1
+        logits = DTYPE_BYTES["float32"] * config.embedding.dim * prefill_chunk * texts
+        largest[EMBEDDING.name] = max(largest[EMBEDDING.name], logits)
     needs_f16 = recipe.has_float16 and target.float16 == NATIVE and target.float16_feature
     float16 = (target.float16_feature,) if needs_f16 else ()
     return BuildPlan(

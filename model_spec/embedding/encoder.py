@@ -30,7 +30,6 @@ from gemma4_compile.operators.packed_texts import (
     SpanRotary,
     UnitRows,
 )
-from gemma4_compile.operators.padded_texts import AROUND, FirstRows, PackedTexts
 from gemma4_compile.operators.rows import CHUNK
 
 
@@ -119,7 +118,7 @@ class EncoderLayer(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Embeddings of texts from their tokens; `embed_texts` and `prefill` are exported."""
+    """Embeddings of texts from their tokens; `embed_texts` is exported."""
 
     def __init__(self, config: Gemma4Config, matrices: Matrices, dtype: str) -> None:
         assert config.embedding is not None, "only components with parameters are exported"
@@ -156,26 +155,6 @@ class TextEncoder(nn.Module):
         pooled = self.pool(self.encode(ids, spans), ranges)
         unit = UnitRows(self.head.dim)
         return emit(unit, [pooled], [(tuple(pooled.shape), "float32")])[0]
-
-    def prefill(self, ids: nn.Tensor, mask: nn.Tensor) -> nn.Tensor:
-        """The same in the form of the stock client's pipeline, which reads each text's first row.
-
-        Parameters
-        ----------
-        ids, mask : (texts, length) int32; 1 for a text's tokens, which come first, and 0 after
-
-        Returns
-        -------
-        nn.Tensor
-            (texts, length, embedding_dim) float32, zero but for the first rows.
-        """
-        texts, length = ids.shape
-        pack = PackedTexts(self.config.bos_token_id, self.config.eos_token_id[0])
-        rows = texts * (length + AROUND)
-        outputs = [((rows,), "int32"), ((rows, 2), "int32"), ((texts, 2), "int32")]
-        vectors = self.embed_texts(*emit(pack, [ids, mask], outputs))
-        first = FirstRows(self.head.dim)
-        return emit(first, [vectors], [((texts, length, self.head.dim), "float32")])[0]
 
     def encode(self, ids: nn.Tensor, spans: nn.Tensor) -> nn.Tensor:
         """Rows (n, hidden_size) float32 after the last layer, before the norm."""

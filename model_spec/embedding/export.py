@@ -10,7 +10,9 @@ from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, Exported, Expor
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.config.variants import NO_TOKEN
 from gemma4_compile.model_spec.embedding.encoder import TextEncoder
+from gemma4_compile.model_spec.embedding.padded import add_prefill
 from gemma4_compile.model_spec.matrices import Matrices
+from gemma4_compile.operators.padded_texts import AROUND
 
 _PACKED = {"param_mode": "packed", "effect_mode": "none"}
 
@@ -25,7 +27,7 @@ def export_embedding(config: Gemma4Config, matrices: Matrices, options: ExportOp
     ConfigError
         If the second is to put tokens around texts that the model does not have.
     """
-    if options.client_texts is not None:
+    if options.pads_texts:
         _check_ends(config)
     encoder = TextEncoder(config, matrices, options.activation_dtype)
     spec: dict[str, dict[str, object]] = {
@@ -37,14 +39,13 @@ def export_embedding(config: Gemma4Config, matrices: Matrices, options: ExportOp
         }
     }
     most = options.prefill_chunk
-    bounds = {abi.EMBED_TEXTS: {"n": most, "texts": most}}
-    if options.client_texts is not None:
-        batch = nn.spec.Tensor(["texts", "length"], "int32")
-        spec[abi.EMBED_PADDED] = {"ids": batch, "mask": batch, "$": _PACKED}
-        bounds[abi.EMBED_PADDED] = dict(zip(("texts", "length"), options.client_texts, strict=True))
+    if options.pads_texts:
+        most += AROUND  # the client's count is of the tokens between
     module, parameters = encoder.export_tvm(spec)
-    for name, sizes in bounds.items():
-        module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, sizes)
+    bounds = {"n": most, "texts": most}
+    module[abi.EMBED_TEXTS] = module[abi.EMBED_TEXTS].with_attr(VAR_BOUNDS_ATTR, bounds)
+    if options.pads_texts:
+        module = add_prefill(module, config, most)
     return Exported(module, tuple(name for name, _ in parameters))
 
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from tvm import DataType
 
+from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.model_spec.component import ActivationMemory
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
+
+CLIENT_TEXTS = 8
+"""Of a call of the stock client's, which takes a row for each token of the longest of them."""
+
+
+def client_texts(config: Gemma4Config, device: str) -> int | None:
+    """Texts that the stock client gives to a call, at most; None where it calls no encoder."""
+    return CLIENT_TEXTS if config.embedding is not None and is_of_pages(device) else None
 
 
 def encoder_memory(config: Gemma4Config, dtype: str) -> ActivationMemory:

@@ -44,6 +44,17 @@ def before_module() -> tvm.IRModule:
             cls.twice(y, x)
             return x
 
+        @R.function
+        def embed_texts(x: R.Tensor((4,), "float32"), y: R.Tensor((4,), "float32")) -> R.Tensor(
+            (4,), "float32"
+        ):
+            R.func_attr({"relax.force_pure": True})
+            cls = Before
+            cls.twice(x, y)
+            cls.twice(y, x)
+            cls.twice(x, y)
+            return y
+
     return Before
 
 
@@ -80,10 +91,25 @@ def expected_module() -> tvm.IRModule:
             cls.twice(y, x)
             return x
 
+        @R.function
+        def embed_texts(x: R.Tensor((4,), "float32"), y: R.Tensor((4,), "float32")) -> R.Tensor(
+            (4,), "float32"
+        ):
+            R.func_attr({"relax.force_pure": True})
+            cls = Expected
+            cls.twice(x, y)
+            cls.twice(y, x)
+            cls.twice(x, y)
+            R.call_packed("gemma4_submit", y, ty_args=[R.Tuple])
+            return y
+
     return Expected
 
 
-def test_launches_of_a_tower_are_submitted_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_of_towers_and_encoders_are_submitted_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(submit_towers, "LAUNCHES", 2)
+    monkeypatch.setattr(submit_towers, "ENCODER_LAUNCHES", 3)
     after = tvm.transform.Sequential([SubmitTowers()])(before_module())
     tvm.ir.assert_structural_equal(after, expected_module())

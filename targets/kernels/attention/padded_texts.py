@@ -25,7 +25,7 @@ def make_packed_texts(operator: PackedTexts, _spec: TargetSpec) -> tirx.PrimFunc
         operands = operator.declare(build)
         stride = operands.length + AROUND
         grid = tirx.floordiv(stride + (THREADS - 1), THREADS)
-        with launch(THREADS, grid, operands.texts) as (part, text, thread):
+        with launch(THREADS, grid, operands.count) as (part, text, thread):
             place = bind(i32(part) * THREADS + thread)
             with when(place < i32(stride)):
                 operator.write(operands, i32(text), place, operator.count(operands, i32(text)))

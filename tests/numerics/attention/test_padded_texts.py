@@ -21,13 +21,17 @@ OPERATORS = (PackedTexts(BOS, EOS), FirstRows(128), FirstRows(70))
 def test_texts_are_packed_between_the_tokenizers_first_and_last_token() -> None:
     ids = np.array([[7, 8, 9], [BOS, 5, 0], [0, 0, 0], [6, 0, 0]], np.int32)
     mask = np.array([[1, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]], np.int32)
-    packed, spans, ranges = (np.full(shape, -1, np.int32) for shape in ((20,), (20, 2), (4, 2)))
-    run(PackedTexts(BOS, EOS), ids, mask, packed, spans, ranges)
-    rows = [[BOS, 7, 8, 9, EOS], [BOS, 5, PAD, PAD, PAD], [BOS, EOS, PAD, PAD, PAD],
-            [BOS, 6, EOS, PAD, PAD]]  # fmt: skip
-    np.testing.assert_array_equal(packed.reshape(4, 5), rows)
-    np.testing.assert_array_equal(ranges, [[0, 5], [5, 7], [10, 12], [15, 18]])
-    np.testing.assert_array_equal(spans, np.repeat(ranges, 5, axis=0))
+    rows = np.array([[BOS, 7, 8, 9, EOS], [BOS, 5, PAD, PAD, PAD], [BOS, EOS, PAD, PAD, PAD],
+                     [BOS, 6, EOS, PAD, PAD]])  # fmt: skip
+    for begin, count in ((0, 4), (0, 2), (1, 2), (3, 1)):
+        shapes = ((5 * count,), (5 * count, 2), (count, 2))
+        packed, spans, ranges = (np.full(shape, -1, np.int32) for shape in shapes)
+        run(PackedTexts(BOS, EOS), ids, mask, begin, packed, spans, ranges)
+        np.testing.assert_array_equal(packed.reshape(-1, 5), rows[begin : begin + count])
+        first = 5 * np.arange(count)
+        lengths = np.array([5, 2, 2, 3])[begin : begin + count]
+        np.testing.assert_array_equal(ranges, np.stack([first, first + lengths], axis=1))
+        np.testing.assert_array_equal(spans, np.repeat(ranges, 5, axis=0))
 
 
 def test_the_first_row_of_each_text_is_its_own_and_the_rest_is_zero() -> None:
