@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.server.call_ids import CallIds
 from gemma4_compile.runtime.server.media import GivenMedium, check_count
 
 Part = str | GivenMedium
@@ -24,6 +25,7 @@ class Conversation:
         self.messages: list[Message] = []
         self.calls: set[str] = set()
         self._media: list[GivenMedium] = []
+        self._ids = CallIds()
 
     def add(self, message: Message, parts: Iterable[Part] = ()) -> None:
         """Take a message; its content is `parts`, where there are any."""
@@ -40,7 +42,7 @@ class Conversation:
             message = replace(message, content="".join(texts), parts=held)
         self._media += media
         self.calls |= {call.call_id for call in message.tool_calls if call.call_id}
-        self.messages.append(message)
+        self.messages.append(self._ids.told_apart(message))
 
     def media(self) -> tuple[GivenMedium, ...]:
         """The media of all messages; ApiError for more than a request may have."""

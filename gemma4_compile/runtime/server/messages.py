@@ -15,11 +15,13 @@ from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.begun import BEGINS
 from gemma4_compile.runtime.server.call_arguments import read_arguments
+from gemma4_compile.runtime.server.call_ids import CallIds
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.media import GivenMedium, check_count
 from gemma4_compile.runtime.server.media_parts import kind_of_part, read_medium, unserved_type
 
-MAX_TOOLS = 128
+# Anthropic's API has no limit, and clients of many MCP servers declare some hundreds.
+MAX_TOOLS = 1024
 Tools = tuple[Mapping[str, object], ...]
 """Declarations of functions, as chat templates take them."""
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -61,12 +63,13 @@ def read_messages(fields: Fields, most: int) -> tuple[tuple[Message, ...], tuple
     messages: list[Message] = []
     media: list[GivenMedium] = []
     calls: set[str] = set()
+    ids = CallIds()
     for index, entry in enumerate(entries):
         next_call = _next_call(messages)
         message, given = _read_message(fields.inner(f"messages[{index}]", entry), calls, next_call)
         media += [replace(each, message=index) for each in given]
         calls |= {call.call_id for call in message.tool_calls if call.call_id}
-        messages.append(message)
+        messages.append(ids.told_apart(message))
     check_count(media)
     return tuple(messages), tuple(media)
 
@@ -320,10 +323,14 @@ def _read_allowed(
     mode = allowed.need("mode", str)
     if mode not in ("auto", "required"):
         raise allowed.error("mode", "expected auto or required", code="unsupported_value")
-    names: list[Mapping[str, object]] = []
-    for index, entry in enumerate(allowed.need("tools", list)):
-        names += _chosen(allowed.inner(f"tools[{index}]", entry), tools, kinds)
-    some = tuple(tool for tool in tools if tool in names)
+    names: set[object] = set()
+    listed = allowed.need("tools", list)
+    if len(listed) > MAX_TOOLS:
+        raise allowed.error("tools", f"expected at most {MAX_TOOLS}, found {len(listed)}")
+    for index, entry in enumerate(listed):
+        (tool,) = _chosen(allowed.inner(f"tools[{index}]", entry), tools, kinds)
+        names.add(name_of(tool))
+    some = tuple(tool for tool in tools if name_of(tool) in names)
     if not some:
         raise allowed.error("tools", "expected one or more of `tools`")
     return some, some if mode == "required" else (), True

@@ -386,6 +386,7 @@ def test_a_choice_says_what_is_declared_and_what_must_be_called(
         (allowed("auto", "h"), (F, G), "declares no `h`"),
         (allowed("auto"), (F, G), "expected one or more"),
         (allowed("never", "g"), (F, G), "expected auto or required"),
+        (allowed("auto", *["g"] * (MAX_TOOLS + 1)), (F, G), "expected at most"),
     ],
 )
 def test_a_choice_that_cannot_be_kept_is_refused(value: object, tools: Any, words: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Fields, Ignored
+from gemma4_compile.runtime.server.messages import MAX_TOOLS
 from gemma4_compile.runtime.server.openai_responses.tools import (
     DeclaredTools,
     ToolForm,
@@ -87,8 +88,8 @@ def test_the_text_of_a_call_is_what_the_model_made(arguments: Any, text: str) ->
         ([{**SERVER, "name": "a b"}], "tools[0].name"),
         ([{**SERVER, "tools": None}], "tools[0].tools"),
         ([{**SERVER, "tools": [SERVER]}], "tools[0].tools[0].type"),
-        ([{**SERVER, "tools": [ADD] * 70}, ADD] * 2, "tools"),
-        ([{**SERVER, "tools": [ADD] * 129}], "tools[0].tools"),
+        ([{**SERVER, "tools": [ADD] * (MAX_TOOLS // 2)}, ADD] * 2, "tools"),
+        ([{**SERVER, "tools": [ADD] * (MAX_TOOLS + 1)}], "tools[0].tools"),
         ([{**PATCH, "format": {"type": 3}}], "tools[0].format.type"),
     ],
 )
