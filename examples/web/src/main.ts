@@ -188,8 +188,9 @@ async function main(): Promise<void> {
   await meaning.use(meanings);
 
   await session.restore();
-  void tidy(session.ids).catch((error) => console.warn("what is not used any more stays:", error));
-  tidyMeanings();
+  // Without a database nobody knows which chats there are: nothing of theirs is removed.
+  void tidy(store.lasting ? session.ids : undefined).catch((error) => console.warn("what is unused stays:", error));
+  if (store.lasting) tidyMeanings();
   composer.show();
   if (!store.lasting)
     showError(
