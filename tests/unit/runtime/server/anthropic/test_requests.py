@@ -10,6 +10,7 @@ from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.anthropic.requests import MessagesRequest, read_messages_request
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Ignored
+from gemma4_compile.runtime.server.messages import MAX_TOOLS
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 TOOLS = [
@@ -146,7 +147,7 @@ def test_a_begun_reply_leaves_no_time_to_think() -> None:
         ),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
-        ({"tools": TOOLS * 65}, "tools"),
+        ({"tools": TOOLS * MAX_TOOLS}, "tools"),
         ({"messages": BEGUN, "thinking": {"type": "adaptive"}}, "messages"),
         (
             {"messages": BEGUN, "output_format": {"type": "json_schema", "schema": SCHEMA}},

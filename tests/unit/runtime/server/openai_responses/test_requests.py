@@ -10,6 +10,7 @@ import pytest
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Ignored
+from gemma4_compile.runtime.server.messages import MAX_TOOLS
 from gemma4_compile.runtime.server.openai_responses.reasoning import ReasoningForm
 from gemma4_compile.runtime.server.openai_responses.requests import (
     ResponseRequest,
@@ -197,7 +198,7 @@ def test_log_probabilities(fields: Any, expected: int | None) -> None:
         ),
         ({"text": {"verbosity": 3}}, "text.verbosity"),
         ({"tools": [{"name": "f"}]}, "tools[0].type"),
-        ({"tools": TOOLS * 65}, "tools"),
+        ({"tools": TOOLS * MAX_TOOLS}, "tools"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
         ({"metadata": {"a": 1}}, "metadata"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
