@@ -159,13 +159,13 @@ def experts_option(group: Group = PLAIN) -> float | None:
     )
 
 
-def expert_cache_option(group: Group = PLAIN) -> int:
-    """Bytes of the GPU's memory for experts of the host's that are read most."""
+def expert_cache_option(group: Group = PLAIN) -> int | None:
+    """Bytes of the GPU's memory for experts of the host's that are read most; None by room."""
     return group.option(
-        0,
+        None,
         "--expert-cache SIZE",
         "of the experts in the host's memory, keep those that are read most in so much of the "
-        "GPU's (2GB, 512MiB; default: 0)",
+        "GPU's (2GB, 512MiB, 0; default: a part of its room where not all fit)",
         type=parse_size,
     )
 
@@ -267,7 +267,7 @@ class ChatOptions(CommandOptions):
     draft: int | None = draft_option()
     ple: str | None = ple_option()
     experts: float | None = experts_option()
-    expert_cache: int = expert_cache_option()
+    expert_cache: int | None = expert_cache_option()
     prefix_memory: int | None = prefix_memory_option()
     prefix_cache: Path | None = prefix_cache_option()
     device: str | None = device_option()

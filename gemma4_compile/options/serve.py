@@ -165,7 +165,7 @@ class ServeOptions(CommandOptions):
     draft: int | None = chat.draft_option(_MODEL)
     ple: str | None = chat.ple_option(_MODEL)
     experts: float | None = chat.experts_option(_MODEL)
-    expert_cache: int = chat.expert_cache_option(_MODEL)
+    expert_cache: int | None = chat.expert_cache_option(_MODEL)
     prefix_memory: int | None = prefix_memory_option(_MODEL)
     prefix_cache: Path | None = prefix_cache_option(_MODEL)
     forget: bool = _MODEL.switch(

@@ -50,6 +50,7 @@ pages_move = virtual_pages.pages_move
 same_logits = expert_cache.same_logits
 recorded_choices = expert_cache.recorded_choices
 cache_refused = expert_cache.cache_refused
+cache_by_room = expert_cache.cache_by_room
 cache_stays = expert_cache.cache_stays
 
 

@@ -7,6 +7,7 @@ experts lie in pages of the fake: to it they are the host's, with a cache.
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from gemma4_compile.runtime.device.cuda_runtime import CudaError
 from gemma4_compile.runtime.device.virtual_memory import VirtualMemory
 from gemma4_compile.runtime.engine import expert_cache, expert_placement
 from gemma4_compile.runtime.engine.expert_cache import ExpertCache
+from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
 from tests import models
 from tests.cuda.launches import CUDA, PROMPT, launches_of
@@ -161,6 +163,26 @@ def cache_stays(package: Path) -> None:
         assert engine.expert_cache is not None
         assert engine.expert_cache.looks > 1
         assert engine.expert_cache.cached_bytes == 0
+
+
+def cache_by_room(package: Path) -> None:
+    """Where not all experts fit there is a cache, or, if the driver refuses it, none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(expert_placement, "LEAST_CACHE_BYTES", 1)
+        every = Engine.open(package)
+        assert every.expert_cache is None
+        planned = json.loads(every.model.library.metadata())["artifact"]["resources"]
+        room = planned["estimated_device_memory_bytes"] + expert_placement.MARGIN_BYTES
+        most = room - every.experts.device_bytes // 2
+        found = Engine(Package.open(package), most_bytes=most)
+        assert found.expert_cache is not None
+        assert found.placement.expert_cache == found.expert_cache.device_bytes
+        assert Engine(Package.open(package), most_bytes=most, expert_cache=0).expert_cache is None
+        CUDA.fail("cuMemCreate")
+        refused = Engine(Package.open(package), most_bytes=most)
+        CUDA.fail("")
+        assert refused.expert_cache is None
+        assert len(refused.experts.on_host) < len(found.experts.on_host), "its room is theirs"
 
 
 def cache_refused(package: Path) -> None:

@@ -22,6 +22,7 @@ def test_what_the_driver_does_not_move_stays_where_it_is(mixture: Path) -> None:
 @pytest.mark.slow
 def test_a_cache_that_cannot_be_had_is_refused(mixture: Path) -> None:
     fake.run("cache_refused", mixture)
+    fake.run("cache_by_room", mixture)
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def profile(
     progress: ByteCount | None = None,
     experts: float | None = None,
     ple: str | None = None,
-    expert_cache: int = 0,
+    expert_cache: int | None = None,
 ) -> Iterator[StepProfile]:
     """Profile the prompt, then a decoded token. CUDA graphs are off: a graph is one launch.
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 import tvm_ffi
 
-from gemma4_compile.errors import UsageError
+from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.options.chat import ON_GPU, ON_HOST
+from gemma4_compile.runtime.device.cuda_runtime import CudaError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.expert_placement import (
@@ -42,6 +45,7 @@ from gemma4_compile.runtime.package.room import (
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.speculative.drafter import Drafters, check_drafts
 
+_log = logging.getLogger(__name__)
 MOST_SEQUENCES = 1024
 """Of an engine, at a time: more have no memory anywhere."""
 
@@ -83,7 +87,7 @@ class Engine:
         ple: str | None = None,
         experts: float | None = None,
         most_bytes: int | None = None,
-        expert_cache: int = 0,
+        expert_cache: int | None = None,
     ) -> None:
         """Load library and weights, and create the state.
 
@@ -106,7 +110,8 @@ class Engine:
         most_bytes : of the device's memory that there is room in for table and experts whose
             places nobody names; by default all that is free
         expert_cache : bytes of the device's memory for those of the host's experts that are read
-            most; 0 for none
+            most; 0 for none; by default a part of its room where `experts` is not given and not
+            all fit, if its driver can
 
         Raises
         ------
@@ -143,19 +148,26 @@ class Engine:
             None if most_bytes is None else most_bytes - drafter_bytes(package, drafts != 0),
         )
         stand_ins = {} if window is None else window.stand_ins
-        self.experts = place_experts(
+        placed = partial(
+            place_experts,
             described,
             self.device,
             experts,
             drafter=has_drafter,
             unused_bytes=unused,
             most_bytes=most_bytes,
-            cache_bytes=expert_cache,
         )
-        wanted = Placement(ple, experts, expert_cache)
+        self.experts = placed(cache_bytes=expert_cache)
+        wanted = Placement(ple, experts, self.experts.cache_bytes)
         wish = Wish(None, self.context_length, drafts != 0, wanted, sequences=sequences)
         check_room(package, self.device, wish)
-        self.expert_cache = cache_of(described, self.device, self.experts, expert_cache)
+        try:
+            self.expert_cache = cache_of(described, self.device, self.experts)
+        except (ArtifactError, CudaError) as error:
+            if expert_cache is not None:
+                raise
+            _log.warning("no cache of hot experts, which nobody asked for: %s", error)
+            self.experts, self.expert_cache = placed(cache_bytes=0), None
         place = PlacedWeights(self.device, self.experts, self.expert_cache)
         params = tvm_ffi.Array(package.load_parameters(metadata, place, progress, stand_ins))
         library = watched(library, described, self.expert_cache)
@@ -212,7 +224,7 @@ class Engine:
         sequences: int = 1,
         ple: str | None = None,
         experts: float | None = None,
-        expert_cache: int = 0,
+        expert_cache: int | None = None,
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor.
 

@@ -28,6 +28,13 @@ MARGIN_BYTES = 512 << 20
 """Of the device's memory that is left free where experts are placed by what is free: for kernels,
 graphs, and what the estimate of the intermediate results leaves out."""
 
+CACHE_SHARE = 0.4
+"""Of the device's room for experts where not all fit, what a cache of hot ones has at most."""
+CACHE_TO_MISSING = 2
+"""Times the bytes that do not fit: with more a cache would only warm up for longer."""
+LEAST_CACHE_BYTES = 256 << 20
+"""A smaller one is not worth its looks."""
+
 _EXPERTS = re.compile(r"layers\.(\d+)\.experts\.")
 _SCALES = re.compile(r"layers\.\d+\.router\.per_expert_scale\..*")
 _ALL, _NONE = 1.0, 0.0
@@ -47,10 +54,12 @@ class ExpertPlacement:
     ----------
     layer_bytes : of the experts, by layer; empty for a model without experts
     on_host : layers whose experts lie in memory of the host that the device reads
+    cache_bytes : of the device, for those of them that are read most
     """
 
     layer_bytes: Mapping[int, int]
     on_host: frozenset[int] = frozenset()
+    cache_bytes: int = 0
 
     @property
     def host_bytes(self) -> int:
@@ -73,9 +82,11 @@ class ExpertPlacement:
 
     def describe(self) -> str:
         """What a user is told, where some are in the host's memory."""
+        cached = f"; the GPU keeps {self.cache_bytes / 1e9:.1f} GB of what is read most"
         return (
             f"experts of {len(self.on_host)} of {len(self.layer_bytes)} layers are in the host's "
             f"memory ({self.host_bytes / 1e9:.1f} GB), from which the GPU reads what a token needs"
+            f"{cached if self.cache_bytes else ''}"
         )
 
 
@@ -87,7 +98,7 @@ def place_experts(
     drafter: bool,
     unused_bytes: int = 0,
     most_bytes: int | None = None,
-    cache_bytes: int = 0,
+    cache_bytes: int | None = 0,
 ) -> ExpertPlacement:
     """Choose where the experts lie.
 
@@ -99,7 +110,8 @@ def place_experts(
     drafter : it is loaded, too
     unused_bytes : of the planned memory, which a shorter context does not need
     most_bytes : of the device, if not all that is free there
-    cache_bytes : of the device, for a cache of those in the host's memory
+    cache_bytes : of the device, for a cache of those in the host's memory; None for a part of its
+        room where no share is given and not all fit
 
     Raises
     ------
@@ -129,10 +141,14 @@ def place_experts(
         further -= unused_bytes
         room = room_on(device, most_bytes)
         missing = _missing_bytes(metadata, room, sum(weights.values()), further)
-        most -= missing + (cache_bytes if missing else 0)  # what is all there needs none
+        most -= missing
+        if cache_bytes is None:
+            cache_bytes = _cache_in(most, missing)
+        most -= cache_bytes if missing else 0  # what is all there needs none
     else:
         most = round(share * most)
-    placed = ExpertPlacement(placement.layer_bytes, _first_layers(placement, most))
+    on_host = _first_layers(placement, most)
+    placed = ExpertPlacement(placement.layer_bytes, on_host, cache_bytes or 0 if on_host else 0)
     if placed.on_host:
         check_room(placed.host_bytes)
     return placed
@@ -206,16 +222,16 @@ def _check_cache(placement: ExpertPlacement, device: Device) -> None:
 
 
 def cache_of(
-    metadata: Mapping[str, object], device: Device, placement: ExpertPlacement, cache_bytes: int
+    metadata: Mapping[str, object], device: Device, placement: ExpertPlacement
 ) -> ExpertCache | None:
-    """A cache of so many bytes for the experts in the host's memory; None for none.
+    """The cache of a placement; None for none.
 
     Errors as of `ExpertCache`.
     """
-    if not cache_bytes or not placement.on_host:
+    if not placement.cache_bytes:
         return None
     sizes = [n for name, n in _sizes(metadata).items() if placement.is_on_host(name)]
-    return ExpertCache(device, cache_bytes, sizes)
+    return ExpertCache(device, placement.cache_bytes, sizes)
 
 
 def watched(
@@ -230,6 +246,12 @@ def watched(
     (experts,) = {one["shape"][0] for one in params if _SCALES.fullmatch(one["name"])}
     found = {name: layer for name, layer in layer_of.items() if layer is not None}
     return cache.watch(library, found, experts)
+
+
+def _cache_in(room: int, missing: int) -> int:
+    """Bytes for a cache, of those that the device has for experts where some are missing."""
+    most = min(round(CACHE_SHARE * room), CACHE_TO_MISSING * missing)
+    return most if most >= LEAST_CACHE_BYTES else 0
 
 
 def _missing_bytes(

@@ -40,12 +40,12 @@ class Placement:
     ----------
     ple : `gpu`, `host`, or None for the choice by room
     experts : share on the device; None for the choice by room
-    expert_cache : bytes on the device for those that are the host's
+    expert_cache : bytes on the device for those that are the host's; None for the choice by room
     """
 
     ple: str | None = None
     experts: float | None = None
-    expert_cache: int = 0
+    expert_cache: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def memory_need(
     if device.kind.reads_host:
         share = 0.0 if placement.experts is None else placement.experts
         on_host = round((1 - share) * experts)
-        elsewhere += on_host - min(on_host, placement.expert_cache)
+        elsewhere += on_host - min(on_host, placement.expert_cache or 0)
     parts = ("weights_bytes", "kv_sliding_bytes", "activation_bytes")
     fixed = sum(library.amount(part) for part in parts) - elsewhere + drafter_bytes
     rings = library.amount("kv_sliding_bytes")

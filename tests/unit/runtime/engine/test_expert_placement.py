@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,7 +145,31 @@ def test_a_cache_takes_room_of_experts_where_there_is_not_enough(gpu: type[Gpu])
         assert len(found.on_host) == layers
     found = place_experts(metadata(9000), gpu("cuda"), 0.5, drafter=False, cache_bytes=LAYER)
     assert len(found.on_host) == 6, "a share is as it is said"
-    assert cache_of(metadata(9000), gpu("cuda"), found, 0) is None
+    assert cache_of(metadata(9000), gpu("cuda"), replace(found, cache_bytes=0)) is None
+
+
+def test_without_a_word_a_cache_has_a_part_of_the_room(
+    gpu: type[Gpu], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experts = 12 * LAYER
+
+    def placed(missing: int, share: float | None = None) -> ExpertPlacement:
+        gpu.free = 9000 + MARGIN_BYTES - missing
+        device = gpu("cuda")
+        return place_experts(metadata(9000), device, share, drafter=False, cache_bytes=None)
+
+    assert not placed(2 * LAYER).cache_bytes, "too small to be worth it"
+    monkeypatch.setattr(expert_placement, "LEAST_CACHE_BYTES", 1)
+    for missing in range(1, experts, 7):
+        found = placed(missing)
+        room = experts - missing
+        assert found.cache_bytes == min(round(0.4 * room), 2 * missing)
+        assert found.device_bytes <= room - found.cache_bytes < found.device_bytes + LAYER
+    assert not placed(experts + 1).cache_bytes, "there is no room for any"
+    assert not placed(0).cache_bytes, "all fit"
+    assert not placed(3, 0.5).cache_bytes, "a share is as it is said"
+    assert "; the GPU keeps 1.5 GB" in replace(found, cache_bytes=1_500_000_000).describe()
+    assert "keeps" not in replace(found, cache_bytes=0).describe()
 
 
 @pytest.mark.parametrize(
