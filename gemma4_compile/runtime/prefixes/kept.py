@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Hashable
 from collections.abc import Sequence as Keys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,13 +17,14 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.options.prefixes import default_memory
 from gemma4_compile.package.artifacts import Provenance, digest
-from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.device import ALIGNMENT_BYTES, Device
 from gemma4_compile.runtime.device.host_memory import memory_for_copies
 from gemma4_compile.runtime.engine.beginnings import KeptCounts, Restored
 from gemma4_compile.runtime.engine.chunks import whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_rows import RowEntry
+from gemma4_compile.runtime.prefixes.copy_memory import CopyMemory
 from gemma4_compile.runtime.prefixes.memory import PrefixMemory
 from gemma4_compile.runtime.prefixes.prefix_file import Layout
 from gemma4_compile.runtime.prefixes.prefix_folder import PrefixFolder
@@ -31,109 +33,19 @@ from gemma4_compile.runtime.prefixes.saved_rows import (
     link,
     restore,
     ring_bytes,
+    row_bytes,
     save,
     saved_bytes,
 )
+from gemma4_compile.runtime.prefixes.spacing import Places, Spacing
 from gemma4_compile.runtime.prefixes.tree import Cut, Node
 from gemma4_compile.system.available_memory import available_bytes
 from gemma4_compile.system.limits import machine_memory_bytes
 
 _log = logging.getLogger(__name__)
 
-LEAST_TOKENS = 256
-"""Fewer are forwarded again sooner than kept."""
-CHUNKS_APART = 4
-LENGTHS_APART = 4  # a quarter of what is held
-LAST_WORDS = 128
-"""Tokens of a prompt that are likely its own: a question behind what others have, too."""
-CHUNKS_A_TURN = 8
-"""Chunks of a prompt for each turn at whose end one is cut, so that it takes hardly longer."""
-
-
-@dataclass(frozen=True)
-class Spacing:
-    """How far apart the places are at which states are kept.
-
-    Attributes
-    ----------
-    least : new tokens, at the ends of prompts and replies, and where prompts part
-    chunks : tokens, at the ends of chunks and turns, at least
-    share : the part of what is held that has to be new at the end of a chunk
-    chunk : tokens of a chunk
-    """
-
-    least: int
-    chunks: int
-    share: float
-    chunk: int
-
-    @classmethod
-    def of(cls, chunk: int, rings: int, budget: int) -> Spacing:
-        """By the length of chunks, and what part of the budget the rings of a state take.
-
-        They are not shared: where they take more than a sixteenth of it, chunks' ends are kept at
-        greater distances, so that one prompt does not drive all others out.
-        """
-        scale = max(1.0, 16 * rings / budget)
-        far = int(CHUNKS_APART * chunk * scale)
-        return cls(min(LEAST_TOKENS, chunk), far, scale / LENGTHS_APART, chunk)
-
-    def is_due(self, length: int, new: int, rest: int, places: Places) -> bool:
-        """Return whether to keep a state of `length` tokens.
-
-        Parameters
-        ----------
-        new : tokens since the last one that is kept
-        rest : tokens of the prompt that are to come
-        """
-        if rest == 0 or length == places.parting:
-            return new >= self.least
-        if length in places.turns or LAST_WORDS <= rest < LAST_WORDS + self.chunk:
-            return new >= self.chunks  # the next prompt may have other words from here on
-        return new >= max(self.chunks, self.share * length)
-
-    def places(self, begin: int, total: int, kept: int, parting: int, turns: Keys[int]) -> Places:
-        """Where states of a prompt are to be kept besides at the ends of its chunks.
-
-        A chunk is not cut for one in the last chunk: at the prompt's end rings still reach back.
-
-        Parameters
-        ----------
-        begin : tokens that are not read
-        kept : tokens of the longest state that the prompt begins with
-        parting : tokens of the prompt that another one began with, too
-        turns : tokens up to the end of each turn, in order
-        """
-        last = total - self.chunk
-        if parting - kept < self.least:
-            parting = 0
-        able = [end for end in turns if max(begin, kept) + self.chunks <= end <= last]
-        most = self.turns(begin, total)
-        ends = able[: min(1, most)]  # of instructions, which other prompts have, too
-        if most > 1 and able[-1:] and able[-1] - able[0] >= self.chunks:
-            ends.append(able[-1])  # what is before the last question
-        cuts = {end for end in (parting, *ends) if begin < end <= last}
-        return Places(parting, frozenset(ends), tuple(sorted(cuts)))
-
-    def turns(self, begin: int, total: int) -> int:
-        """At the ends of how many turns a prompt may be cut that is read from `begin` on."""
-        return (total - begin) // (CHUNKS_A_TURN * self.chunk)
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where states of a prompt are kept besides at the ends of chunks.
-
-    Attributes
-    ----------
-    parting : tokens that another prompt began with, too; 0 where a state is near
-    turns : tokens up to the ends of turns
-    cuts : tokens after which a chunk ends for it, in order
-    """
-
-    parting: int = 0
-    turns: frozenset[int] = frozenset()
-    cuts: tuple[int, ...] = ()
+READY_TOKENS, READY_BYTES = 1024, 8 << 20
+"""Of a reply, for whose rows there is memory before it is left, and how much of it at most."""
 
 
 class HasSequence(Protocol):
@@ -191,6 +103,7 @@ class KeptPrefixes:
         self.spacing = Spacing.of(chunk, ring_bytes(entries, self._itemsize), budget)
         self.hits = self.restored_tokens = self.saved_states = 0
         self.copied_bytes = self.placed_tokens = 0
+        self.copies = CopyMemory(device)
 
     def read(self, files: PrefixFolder) -> None:
         """Add what a folder has, and have it hold what is kept from now on."""
@@ -243,6 +156,14 @@ class KeptPrefixes:
     def bytes_of(self, length: int) -> int:
         """Bytes of the rows of so many tokens alone, at most."""
         return saved_bytes(self.entries, self._itemsize, length)
+
+    def prepare(self) -> None:
+        """Have memory for what is kept of a reply: the next prompt's first token waits for that."""
+        rows = min(row_bytes(self.entries, self._itemsize, READY_TOKENS), READY_BYTES)
+        padding = len(self.entries) * ALIGNMENT_BYTES
+        sizes = ring_bytes(self.entries, self._itemsize) + padding, rows + padding
+        if sum(sizes) <= self.memory.budget:
+            self.copies.prepare(sizes)
 
     def close(self) -> None:
         """Write what is still to be written to the folder."""
@@ -302,6 +223,9 @@ class SequencePrefixes:
         if rest == 0 and self._engine.sequence.shortest <= parting < len(keys):
             self._keep_due(keys[:parting], 0, owner)
         self._keep_due(keys, rest, owner)
+        if rest == 0:
+            with suppress(MemoryError):  # then it is looked for where it is needed
+                self._kept.prepare()
 
     def _keep_due(self, keys: Keys[int], rest: int, owner: Hashable) -> None:
         kept = self._kept
@@ -327,7 +251,8 @@ class SequencePrefixes:
             return
         try:
             sequence, length = self._engine.sequence, len(keys)
-            saved = save(sequence, kept.entries, kept.device, base, owner, length, chunk)
+            where = sequence, kept.entries, kept.device
+            saved = save(*where, base, owner, length, chunk, memory=kept.copies.take)
         except MemoryError:  # a reply is no worse without
             _log.warning("the host has no memory for a prefix of %d tokens", len(keys))
             return

@@ -7,11 +7,13 @@ first ones, too. Of sliding layers each prefix has its own block: what tokens af
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from gemma4_compile.runtime.device.device import ALIGNMENT_BYTES, Device
 from gemma4_compile.runtime.device.host_memory import memory_for_copies
@@ -34,14 +36,20 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """Rows of several entries; it counts and is kept as a whole."""
+    """Rows of several entries; it counts and is kept as a whole.
+
+    Attributes
+    ----------
+    memory_bytes : of the piece that they lie in, where it has room for more
+    """
 
     rows: tuple[Rows, ...]
+    memory_bytes: int = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows."""
-        return sum(one.array.nbytes for one in self.rows)
+        """Bytes that it keeps."""
+        return max(self.memory_bytes, sum(one.array.nbytes for one in self.rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +97,11 @@ def saved_bytes(entries: tuple[RowEntry, ...], itemsize: int, length: int) -> in
     return 2 * itemsize * full + ring_bytes(entries, itemsize, length)
 
 
+def row_bytes(entries: tuple[RowEntry, ...], itemsize: int, count: int) -> int:
+    """Bytes of the rows of full layers of so many tokens."""
+    return saved_bytes(entries, itemsize, count) - ring_bytes(entries, itemsize, count)
+
+
 def ring_bytes(entries: tuple[RowEntry, ...], itemsize: int, length: int = sys.maxsize) -> int:
     """Bytes of the rings of a prefix of so many tokens, by default of a long one."""
     rows = (
@@ -105,6 +118,8 @@ def save(
     owner: Hashable,
     length: int | None = None,
     chunk: int = 0,
+    *,
+    memory: Callable[[int], npt.NDArray[np.uint8]] | None = None,
 ) -> SavedRows:
     """Copy what a sequence holds.
 
@@ -114,6 +129,7 @@ def save(
     length : that many of its tokens, which the rings must still have; by default all
     chunk : most tokens by which rings are to begin earlier than they need, so that there is no gap
         between these and those of `base`: then all tokens down to the end of `base` can be left
+    memory : makes that of so many bytes, at least; by default `memory_for_copies`
     """
     if length is None:
         length = sequence.length
@@ -136,13 +152,18 @@ def save(
             continue  # a token sees itself alone
         if first < last:
             (rings if entry.window else full).append((index, first, last - first))
-    own, ring_block = _read(sequence, full, device), _read(sequence, rings, device)
+    take = memory or partial(memory_for_copies, device)
+    own, ring_block = _read(sequence, full, take), _read(sequence, rings, take)
     device.wait()
     blocks = () if base is None else base.blocks
     return SavedRows(length, shortest, (*blocks, own), ring_block, owner)
 
 
-def _read(sequence: Sequence, spans: list[tuple[int, int, int]], device: Device) -> RowBlock:
+def _read(
+    sequence: Sequence,
+    spans: list[tuple[int, int, int]],
+    take: Callable[[int], npt.NDArray[np.uint8]],
+) -> RowBlock:
     """Begin to copy rows: of each entry a first position and a number; into one piece of memory."""
     entries, name = sequence.row_entries()
     dtype, begin, places = np.dtype(name), 0, list[slice]()
@@ -151,12 +172,12 @@ def _read(sequence: Sequence, spans: list[tuple[int, int, int]], device: Device)
         end = begin + prod(shape) * dtype.itemsize
         places.append(slice(begin, end))
         begin = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    memory, found = memory_for_copies(device, begin), list[Rows]()
+    memory, found = take(begin), list[Rows]()
     for (index, first, _), shape, place in zip(spans, shapes, places, strict=True):
         array = memory[place].view(dtype).reshape(shape)
         sequence.read_rows(index, first, array)
         found.append(Rows(index, first, array))
-    return RowBlock(tuple(found))
+    return RowBlock(tuple(found), len(memory))
 
 
 def restore(

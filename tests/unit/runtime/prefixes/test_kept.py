@@ -22,7 +22,7 @@ from gemma4_compile.runtime.engine.beginnings import KeptCounts
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Run
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_rows import RowEntry
-from gemma4_compile.runtime.prefixes.kept import KeptPrefixes, Places, Spacing, kept_prefixes
+from gemma4_compile.runtime.prefixes.kept import KeptPrefixes, kept_prefixes
 
 CHUNK, END = 8, 7777
 WINDOW, RING = 16, 40
@@ -209,22 +209,6 @@ def test_a_picture_that_must_be_whole_is_not_cut(whole: bool, shared: int) -> No
     hold(prefixes, _with(_picture(1), 30).keys())
     assert found(prefixes, Prompt([*ids[:10], *range(500, 520)])) == 10
     assert found(prefixes, _with(_picture(1), 16)) == shared
-
-
-def test_rings_that_take_much_of_the_budget_are_kept_less_often() -> None:
-    near, far = Spacing.of(512, 2**20, 2**31), Spacing.of(512, 2**29, 2**31)
-    assert near == Spacing(256, 2048, 0.25, 512)
-    assert far == Spacing(256, 8192, 1.0, 512)
-    assert near.is_due(10_000, 256, 0, Places())
-    assert not near.is_due(10_000, 2499, 5000, Places())
-    assert near.is_due(10_000, 2500, 5000, Places())
-
-
-def test_the_last_chunk_before_a_question_is_kept() -> None:
-    spacing = Spacing.of(512, 2**20, 2**31)
-    ends = range(512, 20_000, 512)
-    due = [end for end in ends if spacing.is_due(end, 2048, 20_000 - end, Places())]
-    assert [end for end in due if end > 8192] == [19_456]
 
 
 def test_where_prompts_part_is_kept_when_the_second_one_comes() -> None:

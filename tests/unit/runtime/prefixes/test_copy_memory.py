@@ -1,0 +1,71 @@
+"""Memory for copies that is ready before it is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gemma4_compile.device_kinds import CPU, DeviceKind
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.prefixes import copy_memory
+from gemma4_compile.runtime.prefixes.copy_memory import CopyMemory
+
+
+class Locking(Device):
+    """A device whose copies want memory that takes long to make."""
+
+    @property
+    def kind(self) -> DeviceKind:
+        return replace(CPU, reads_host=True)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what was made so far."""
+    sizes: list[int] = []
+
+    def make(device: Device, nbytes: int) -> npt.NDArray[np.uint8]:
+        del device
+        sizes.append(nbytes)
+        return np.empty(nbytes, np.uint8)
+
+    monkeypatch.setattr(copy_memory, "memory_for_copies", make)
+    return sizes
+
+
+def test_what_is_ready_is_taken_once_and_made_again(made: list[int]) -> None:
+    memory = CopyMemory(Locking("cpu"))
+    memory.prepare((100, 60))
+    assert made == [100, 60]
+    memory.prepare((100, 60))
+    assert made == [100, 60], "it is there still"
+    one, other = memory.take(60), memory.take(51)
+    assert (len(one), len(other)) == (60, 100)
+    assert not np.shares_memory(one, other)
+    assert made == [100, 60]
+    assert len(memory.take(60)) == 60
+    assert made == [100, 60, 60]
+    memory.prepare((100, 60))
+    assert made == [100, 60, 60, 100, 60]
+
+
+def test_little_does_not_keep_much(made: list[int]) -> None:
+    memory = CopyMemory(Locking("cpu"))
+    memory.prepare((100,))
+    for nbytes in (0, 50, 101):
+        assert len(memory.take(nbytes)) == nbytes
+    assert made == [100, 0, 50, 101]
+    memory.prepare((300,))
+    assert (len(memory.take(100)), len(memory.take(300))) == (100, 300)
+    assert made == [100, 0, 50, 101, 300, 100], "what was ready before is not kept"
+
+
+def test_other_devices_have_nothing_ready(made: list[int]) -> None:
+    memory = CopyMemory(Device("cpu"))
+    memory.prepare((100,))
+    assert made == []
+    assert len(memory.take(100)) == 100
+    assert made == [100]
