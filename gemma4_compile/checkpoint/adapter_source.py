@@ -150,6 +150,11 @@ def _open(name: str, *, weights: bool) -> AdapterSource:
 
 
 def _check_directory(path: Path) -> None:
+    if path.is_file() and path.suffix.lower() == ".gguf":
+        raise CheckpointError(
+            f"`{path.name}` is a GGUF file, and adapters are read as PEFT saves them",
+            hint="give the folder of the adapter that was converted, with adapter_config.json",
+        )
     if not path.is_dir():
         raise kinds.other_file(path) or CheckpointError(
             "this is no directory", hint="give the folder that holds adapter_config.json"

@@ -144,10 +144,36 @@ def no_adapter(listing: Listing) -> CheckpointError:
             f"expected {ADAPTER_WEIGHTS}, which PEFT reads",
             hint=f"join them in {where}, with safetensors and torch: `{_JOIN_SHARDS}`",
         )
+    named = _of_cache(listing) or _other_kind(listing) or _other_adapter(listing)
     missing = ADAPTER_WEIGHTS if ADAPTER_CONFIG in listing.names else ADAPTER_CONFIG
-    return _other_kind(listing) or CheckpointError(
+    return named or CheckpointError(
         f"`{missing}` is missing from `{listing.where}`",
         hint="save the adapter whole, with PEFT's save_pretrained; a whole model is given in place "
+        "of MODEL",
+    )
+
+
+def _other_adapter(listing: Listing) -> CheckpointError | None:
+    """The error for what lacks one of an adapter's files, and has another in its place."""
+    if ADAPTER_CONFIG not in listing.names:
+        if CONFIG_FILE not in listing.names or ADAPTER_WEIGHTS in listing.names:
+            return None
+        return CheckpointError(
+            f"`{listing.where}` holds a model (`{CONFIG_FILE}`), and no adapter",
+            hint="give it in place of MODEL; its adapter is the folder with adapter_config.json",
+        )
+    if ADAPTER_WEIGHTS in listing.names:  # listed, and not there
+        return CheckpointError(
+            f"`{ADAPTER_WEIGHTS}` of `{listing.where}` is a link to a file that is not there",
+            hint="download the adapter again, or correct the link",
+        )
+    others = sorted(n for n in listing.names if n.endswith(".safetensors") and "/" not in n)
+    if not others:
+        return None
+    shown = printable(others[0][:_SHOWN_LETTERS])
+    return CheckpointError(
+        f"`{listing.where}` has no {ADAPTER_WEIGHTS}, but `{shown}`",
+        hint=f"if that is the adapter, name it {ADAPTER_WEIGHTS}; a whole model is given in place "
         "of MODEL",
     )
 
@@ -355,6 +381,8 @@ _QUANTISED_NAMES = (
     ),
     (r"\.(weight_packed|weight_shape|weight_zero_point)", "compressed-tensors"),
     (r"\.(weight_scale|weight_scale_inv|input_scale)", "FP8 or compressed-tensors"),
+    (r"\.(weight_scale_2|pre_quant_scale|_amax)", "ModelOpt"),
+    (r"\.weight\._(data|scale|shift)", "quanto"),
     (r"\.(scales|biases)", "MLX"),
     (r"\.(qscale|trellis|suh|svh|q_scale|q_perm)", "EXL2 or EXL3"),
     (r"_(blocks|scales)", "MXFP4"),

@@ -239,6 +239,10 @@ def test_an_adapter_in_parts_is_called_that(base: Path, tmp_path: Path) -> None:
     error = refused(base, str(folder))
     assert "in parts (`adapter_model-00001-of-00002.safetensors` is one of 1)" in str(error)
     assert "join them" in (error.hint or "")
+    (file := tmp_path / "a.gguf").write_bytes(b"GGUF")
+    assert "is a GGUF file, and adapters are read as PEFT saves them" in str(
+        refused(base, str(file))
+    )
 
 
 @pytest.mark.parametrize(

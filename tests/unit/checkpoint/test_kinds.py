@@ -234,6 +234,8 @@ def test_other_gemmas_are_called_another_architecture(model_type: str, tmp_path:
         ("model.layers.0.mlp.up_proj.weight.absmax", "bitsandbytes"),
         ("model.layers.0.mlp.up_proj.weight_packed", "compressed-tensors"),
         ("model.layers.0.mlp.up_proj.weight_scale_inv", "FP8 or compressed-tensors"),
+        ("model.layers.0.mlp.up_proj.weight_scale_2", "ModelOpt"),
+        ("model.layers.0.mlp.up_proj.weight._scale", "quanto"),
         ("language_model.model.layers.0.mlp.up_proj.scales", "MLX"),
         ("model.layers.0.router.scale", None),
         ("model.layers.0.router.per_expert_scale", None),
@@ -243,6 +245,28 @@ def test_other_gemmas_are_called_another_architecture(model_type: str, tmp_path:
 )
 def test_names_of_quantised_tensors(name: str, who: str | None) -> None:
     assert kinds.quantised_by(name) == who
+
+
+NO_ADAPTERS: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "a model": (("config.json", "model.safetensors"), "holds a model", "in place of MODEL"),
+    "another name": (("adapter_config.json", "lora.safetensors"), "`lora.safetensors`", "name it"),
+    "the hub's cache": (("refs/main", "snapshots/a/b"), "the hub's cache", "snapshots"),
+    "a link to nothing": (
+        ("adapter_config.json", "adapter_model.safetensors"),
+        "a link to a file that is not there",
+        "correct the link",
+    ),
+    "weights alone": (("adapter_model.safetensors",), "`adapter_config.json` is missing", "whole"),
+    "nothing": ((), "`adapter_config.json` is missing", "whole"),
+}
+
+
+@pytest.mark.parametrize("case", NO_ADAPTERS)
+def test_what_is_no_adapter_is_called_what_it_is(case: str) -> None:
+    names, what, hint = NO_ADAPTERS[case]
+    error = kinds.no_adapter(kinds.Listing("x", frozenset(names), lambda name: {}))
+    assert what in str(error)
+    assert hint in (error.hint or "")
 
 
 def test_folders_of_many_files_are_looked_at_up_to_a_limit(tmp_path: Path) -> None:
