@@ -8,6 +8,7 @@ import pytest
 import tvm
 from tvm.relax.frontend import nn
 
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.linear_pair import LinearPair
@@ -17,7 +18,9 @@ from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
 from gemma4_compile.passes.fuse_linear_pairs import fuse_linear_pairs
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.linear.int8_block import int8_shape
 from gemma4_compile.targets.tuning import FusionTuning
+from tests.matmuls import int8_linear
 from tests.passes.operator_modules import (
     F32,
     Tensors,
@@ -167,3 +170,26 @@ def test_gpus_put_alike_blocks_together(name: str) -> None:
         replace(wide, prologue=Combine(HEADS, 1024, SPLITS), layout=replace(WIDE, cols=2048)), left
     )
     assert fusion_limits(target_spec("cpu")).fits_one_launch is None
+
+
+def test_a_second_matmul_of_int8_takes_the_blocks_of_the_first() -> None:
+    """That of attention's output has more threads than a small one by itself; the sums stay."""
+    spec = target_spec("webgpu", "h200")
+    wide = WeightLayout(4, "float16", 32, 2048, (2048,))
+    first = int8_linear(ONE, wide, "float16", prologue=Combine(8, 256, SPLITS))
+    second = int8_linear(ONE, replace(wide, cols=64), F32)
+    own, threads = int8_shape(second, spec), int8_shape(first, spec).threads
+    beside = int8_shape(second, spec, threads)
+    assert own.threads != beside.threads == threads
+    assert own.lanes == beside.lanes
+    fits = fusion_limits(spec).fits_one_launch
+    assert fits is not None
+    assert fits(first, second)
+    assert not fits(
+        first, Linear(ONE, replace(wide, cols=64), F32)
+    )  # floats have blocks of one size
+    # With fewer lanes for a row than it has alone its sums would be others.
+    many = int8_linear(ONE, replace(wide, cols=64 * 1024), PACKED)
+    few = int8_linear(ONE, wide, PACKED)
+    assert int8_shape(many, spec).lanes > int8_shape(few, spec).threads
+    assert not fits(few, many)

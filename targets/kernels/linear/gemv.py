@@ -46,10 +46,13 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     return build.result
 
 
-def product_of(operator: Linear, args: GemvArguments, spec: TargetSpec) -> Product:
-    """The product of a matmul."""
-    form = Int8Product if operator.is_int8 else FloatProduct
-    return form(operator, args, spec)
+def product_of(
+    operator: Linear, args: GemvArguments, spec: TargetSpec, beside: int | None = None
+) -> Product:
+    """The product of a matmul; `beside` as of `int8_shape`."""
+    if operator.is_int8:
+        return Int8Product(operator, args, spec, beside)
+    return FloatProduct(operator, args, spec)
 
 
 def blocks_of(product: Product) -> int:

@@ -1,6 +1,7 @@
 """Two matrices times one vector each, in one launch: the first blocks have the first matrix.
 
-Each half is the kernel of its matmul alone (gemv.py): the same blocks, sums and results.
+Each half is the kernel of its matmul alone (gemv.py), with the same sums and results. A second
+one of int8 groups has blocks of as many threads as the first's.
 Definition: `LinearPair.definition` in gemma4_compile/operators/linear_pair.py.
 """
 
@@ -43,8 +44,8 @@ def make_gemv_pair(operator: LinearPair, spec: TargetSpec) -> tirx.PrimFunc:
         inputs = GemvInputs.declare(build, first)
         others = GemvInputs.declare(own, second, inputs.vector if operator.shared else None)
         left = product_of(first, GemvArguments.of(build, first, inputs), spec)
-        right = product_of(second, GemvArguments.of(own, second, others), spec)
         begin, threads = blocks_of(left), left.threads
+        right = product_of(second, GemvArguments.of(own, second, others), spec, threads)
         with launch(threads, begin + blocks_of(right)) as (index, _, thread):
             block = Block(thread, threads, spec.simd_width)
             is_first = bind(tirx.Select(index < begin, i32(1), i32(0)))
@@ -56,15 +57,18 @@ def make_gemv_pair(operator: LinearPair, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def fits_one_launch(first: Linear, second: Linear, spec: TargetSpec) -> bool:
-    """Return whether the blocks of two matmuls have as many threads and memory for both."""
-    (threads, nbytes), (others, more) = (_block_of(one, spec) for one in (first, second))
+    """Return whether the blocks of two matmuls can have as many threads, and memory for both."""
+    threads, nbytes = _block_of(first, spec)
+    others, more = _block_of(second, spec, threads)
+    if second.is_int8 and int8_shape(second, spec, threads).lanes != int8_shape(second, spec).lanes:
+        return False  # its sums would be others
     return threads == others and nbytes + more <= spec.max_shared_memory_bytes
 
 
-def _block_of(operator: Linear, spec: TargetSpec) -> tuple[int, int]:
+def _block_of(operator: Linear, spec: TargetSpec, beside: int | None = None) -> tuple[int, int]:
     """Threads of a matmul's block, and the most shared memory that it takes."""
     if operator.is_int8:
-        shape = int8_shape(operator, spec)
+        shape = int8_shape(operator, spec, beside)
         packed = 4 * shape.tile // 2 if operator.packed_out else 0
         return shape.threads, staged_bytes(operator, shape.threads) + shape.sum_bytes + packed
     tuning = spec.tuning.gemv

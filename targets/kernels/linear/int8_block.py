@@ -43,8 +43,11 @@ def staged_bytes(operator: Linear, threads: int) -> int:
     return nbytes
 
 
-def int8_shape(operator: Linear, spec: TargetSpec) -> Int8Shape:
-    """The shape of a matmul's blocks."""
+def int8_shape(operator: Linear, spec: TargetSpec, beside: int | None = None) -> Int8Shape:
+    """The shape of a matmul's blocks.
+
+    `beside` : threads of the blocks of another one in the same launch
+    """
     rows, groups = operator.layout.rows, operator.cols // GROUP
     if operator.steps_in:
         groups = operator.cols // run_of(operator.layout)
@@ -55,6 +58,7 @@ def int8_shape(operator: Linear, spec: TargetSpec) -> Int8Shape:
         spec,
         packs=operator.packed_out,
         reads_more=isinstance(operator.prologue, Combine) or operator.prologue.branches > 1,
+        beside=beside,
     )
 
 
@@ -65,6 +69,7 @@ def find_shape(
     spec: TargetSpec,
     packs: bool = False,
     reads_more: bool = False,
+    beside: int | None = None,
 ) -> Int8Shape:
     """Few groups a lane, and then as many rows a block as leave `min_blocks` blocks.
 
@@ -74,6 +79,7 @@ def find_shape(
     staged : shared memory besides the partial sums, by threads
     packs : the result is packed
     reads_more : the block combines the splits of an attention, or two branches, first
+    beside : threads of other blocks of the launch, which these have, too; None for those of its own
     """
     tuning, limit = spec.tuning.int8_gemv, spec.max_threads_per_block
     lanes = MIN_LANES
@@ -82,7 +88,7 @@ def find_shape(
     wanted = tuning.threads
     if packs or reads_more or lanes > NARROW:
         wanted = tuning.wide_threads
-    threads = max(lanes, min(wanted, limit))
+    threads = max(lanes, min(beside or wanted, limit))
     at_least = PACKED_ROWS if packs else 1
     free = spec.max_shared_memory_bytes - staged(threads)
     shape = Int8Shape(threads, lanes, max(1, at_least * lanes // threads))

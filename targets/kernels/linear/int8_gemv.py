@@ -72,8 +72,11 @@ class Int8Product:
     (unless it comes packed) and the partial sums of a tile.
     """
 
-    def __init__(self, operator: Linear, args: GemvArguments, spec: TargetSpec) -> None:
-        self._operator, self._args, self._shape = operator, args, int8_shape(operator, spec)
+    def __init__(
+        self, operator: Linear, args: GemvArguments, spec: TargetSpec, beside: int | None = None
+    ) -> None:
+        self._operator, self._args = operator, args
+        self._shape = int8_shape(operator, spec, beside)
         self.threads = self._shape.threads
         self.tiles, self.iterations = -(-operator.layout.rows // self._shape.tile), 1
         if operator.prologue.writes_residual:

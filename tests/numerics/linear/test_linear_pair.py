@@ -49,6 +49,11 @@ INT8 = [
         int8_linear(ONE, replace(RIGHT, dtype="float16"), PACKED),
         shared=False,
     ),
+    LinearPair(  # of blocks with more threads than the second's own
+        int8_linear(ONE, WIDE, "float16", prologue=OUT.prologue),
+        int8_linear(ONE, replace(RIGHT, dtype="float16"), "float32"),
+        shared=False,
+    ),
 ]
 
 
