@@ -24,6 +24,8 @@ class DeviceType(IntEnum):
         return self is DeviceType.CPU
 
 
+TENSOR_OPERATIONS = "metal-tensor-operations"
+"""What a library asks of a Mac beside Metal: Metal 4's tensor operations, in units of the GPU."""
 BROWSER = DeviceType.WEBGPU.name.lower()
 """The device of a page; no process opens it."""
 

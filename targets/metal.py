@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import tvm_ffi
 from tvm import relax
 
-from gemma4_compile.device_kinds import DeviceType
+from gemma4_compile.device_kinds import TENSOR_OPERATIONS, DeviceType
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker.runtime_objects import Platform
 from gemma4_compile.targets.metal_intrinsics import LowerMetalIntrinsics
+from gemma4_compile.targets.metal_tensors import write_tensors
 from gemma4_compile.targets.spec import FLOAT, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
@@ -45,6 +47,11 @@ DEFAULT = TargetSpec(
 SIMDGROUPS = replace(DEFAULT, limits="simdgroups", simdgroup_matrices=True)
 """With matrices of simdgroups, which every Apple silicon GPU has, and no Mac has shown here yet."""
 
+TENSORS = replace(
+    SIMDGROUPS, limits="tensors", tensor_operations=True, features=(TENSOR_OPERATIONS,)
+)
+"""With Metal 4's tensor operations for matmuls of many rows, on GPUs that have units for them."""
+
 TILES = {
     # Twice the rows of W for the same rows of x, which are then read half as often.
     "wide": read_tuning("metal-wide"),
@@ -62,7 +69,7 @@ def _tiled(name: str) -> TargetSpec:
     return replace(SIMDGROUPS, limits=f"{SIMDGROUPS.limits}-{name}", tuning=TILES[name])
 
 
-LIMITS = {spec.limits: spec for spec in (DEFAULT, SIMDGROUPS, *map(_tiled, TILES))}
+LIMITS = {spec.limits: spec for spec in (DEFAULT, SIMDGROUPS, *map(_tiled, TILES), TENSORS)}
 
 # --- Library ---
 
@@ -90,4 +97,12 @@ def link(
     linker.link_library(executable, output, MACOS, progress=progress)
 
 
-TARGET = Target(LIMITS, link, lambda: MACOS, passes=lambda: (LowerMetalIntrinsics(),))
+TARGET = Target(
+    LIMITS, link, lambda: MACOS, passes=lambda: (LowerMetalIntrinsics(),), source=write_tensors
+)
+
+
+@tvm_ffi.register_global_func("tvm_callback_metal_compile")
+def _written_out(text: str, _target: object) -> tuple[str, str]:
+    """What TVM's generator asks for the text of a kernel, and its form."""
+    return write_tensors(str(text)), DEFAULT.code_generator

@@ -41,12 +41,14 @@ class TargetSpec:
     max_binding_bytes : bytes of one bound buffer; None means no limit
     max_grid_dim : blocks along one axis of the grid
     max_grid_x : blocks along x, where there may be more; 0 for `max_grid_dim`
-    features : optional device features that kernels may use (``subgroups``), by WebGPU's names.
+    features : optional device features that kernels may use (``subgroups``), by WebGPU's names, or
+        `device_kinds.TENSOR_OPERATIONS`.
         ``shader-f16`` is not among them: the recipe decides whether a library needs it.
     simd_width : neighbouring threads that exchange values without shared memory, or 0 where their
         number is not known
     tensor_cores : whether warps multiply matrices of float16, and of signed bytes
     simdgroup_matrices : whether simdgroups multiply matrices of float16 by Metal's functions
+    tensor_operations : whether those of a threadgroup multiply its tiles by Metal 4's
     architecture : oldest generation of the device that kernels are compiled for, or "" where the
         device's own driver compiles them from source
     processor : the code generator's name for the CPU that runs host code, or "" for its plainest
@@ -88,6 +90,7 @@ class TargetSpec:
     simd_width: int = 0
     tensor_cores: bool = False
     simdgroup_matrices: bool = False
+    tensor_operations: bool = False
     architecture: str = ""
     processor: str = ""
     host_triple: str = ""

@@ -3,13 +3,14 @@
 The base classes are those of floats. The rounding to int8: activation_quantization.py, by groups,
 and static_rounding.py, by the steps of a checkpoint. Definitions multiply the rounded vector in
 float32; kernels sum products of integers, within a group or over a row, exactly; those of
-`HalvedInt8` round both operands to float16 instead.
+`HalvedInt8` round both operands to float16 instead, those of `Halved` the weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 PACKED = "int8"  # in place of the dtype of a vector that comes packed
 AS_FLOATS, IN_ORDER, INTERLEAVED = "floats", "in_order", "interleaved"
@@ -18,7 +19,14 @@ AS_FLOATS, IN_ORDER, INTERLEAVED = "floats", "in_order", "interleaved"
 
 @dataclass(frozen=True)
 class Activations:
-    """Floats: in the dtype of x."""
+    """Floats: in the dtype of x.
+
+    Attributes
+    ----------
+    rounded_operands : of a product's two, those that kernels alone round to float16
+    """
+
+    rounded_operands: ClassVar[int] = 0
 
     @classmethod
     def from_description(cls, values: Mapping[str, object]) -> type[Activations]:
@@ -26,6 +34,14 @@ class Activations:
         kinds = (*cls.__subclasses__(), *Int8.__subclasses__())
         forms = {vars(one)["form"]: one for one in kinds}
         return forms.get(values.get("form"), cls)
+
+
+@dataclass(frozen=True)
+class Halved(Activations):
+    """Floats whose kernel multiplies them in their own type by the weights as float16."""
+
+    rounded_operands: ClassVar[int] = 1
+    form: str = "by_float16"
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,7 @@ class Int8(Activations):
 class HalvedInt8(Int8):
     """Packed groups of int8 whose kernel multiplies them, and the weights, as float16."""
 
+    rounded_operands: ClassVar[int] = 2
     form: str = "int8_as_float16"
 
 
@@ -119,6 +136,7 @@ def packed_of(output: Output) -> PackedOutput:
     return output
 
 
-FLOATS, INT8, HALVED_INT8 = Activations(), Int8(), HalvedInt8()
+FLOATS, HALVED = Activations(), Halved()
+INT8, HALVED_INT8 = Int8(), HalvedInt8()
 STEPPED, STEPPED_INT8 = Stepped(), Stepped(as_int8=True)
 FLOAT32 = Output()

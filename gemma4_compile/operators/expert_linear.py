@@ -21,6 +21,7 @@ from gemma4_compile.operators.activations import (
     FLOATS,
     PACKED,
     Activations,
+    Halved,
     HalvedInt8,
     Int8,
     Output,
@@ -29,7 +30,7 @@ from gemma4_compile.operators.activations import (
 from gemma4_compile.operators.base import Operator, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import (
-    OPERANDS_F16,
+    HALF_ULP_F16,
     Sizes,
     chosen_experts,
     expert_order,
@@ -115,6 +116,11 @@ class ExpertLinear(Operator):
         return isinstance(self.activations, HalvedInt8)
 
     @property
+    def by_halves(self) -> bool:
+        """Whether floats are multiplied by the weights as float16."""
+        return isinstance(self.activations, Halved)
+
+    @property
     def is_gate_up(self) -> bool:
         """Return whether this is the first of the two matmuls."""
         return self.epilogue == Epilogue.GELU_PAIRS.value
@@ -159,7 +165,7 @@ class ExpertLinear(Operator):
         return n if self.is_gate_up else n * self.top_k, n * self.top_k
 
     def tolerance(self, result: str) -> float:
-        halves = OPERANDS_F16 if self.in_halves else 0.0
+        halves = self.activations.rounded_operands * HALF_ULP_F16
         return super().tolerance(result) + self._own_error + halves
 
     def moved_share(self) -> float:

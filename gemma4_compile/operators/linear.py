@@ -24,6 +24,7 @@ from gemma4_compile.operators.activations import (
     INTERLEAVED,
     PACKED,
     Activations,
+    Halved,
     HalvedInt8,
     Int8,
     Output,
@@ -33,7 +34,7 @@ from gemma4_compile.operators.activations import (
 )
 from gemma4_compile.operators.base import Operator, TensorSpec, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.examples import OPERANDS_F16, Sizes, own_vector_error
+from gemma4_compile.operators.examples import HALF_ULP_F16, Sizes, own_vector_error
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.operators.prologues import PLAIN, MadeVector, Prologue
 from gemma4_compile.operators.rows import One, Rows
@@ -142,6 +143,11 @@ class Linear(Operator):
         return isinstance(self.activations, HalvedInt8)
 
     @property
+    def by_halves(self) -> bool:
+        """Whether floats are multiplied by the weights as float16."""
+        return isinstance(self.activations, Halved)
+
+    @property
     def steps_in(self) -> bool:
         """Whether they are whole steps of the checkpoint, by the kernel or by what packs them."""
         return isinstance(self.activations, Stepped)
@@ -236,7 +242,7 @@ class Linear(Operator):
     def tolerance(self, result: str) -> float:
         # The new residual and the router's scores are made in float32.
         own = 0.0 if result in ("out", "routed") else self._vector_error
-        return super().tolerance(result) + own + (OPERANDS_F16 if self.in_halves else 0.0)
+        return super().tolerance(result) + own + self.activations.rounded_operands * HALF_ULP_F16
 
     @property
     def _vector_error(self) -> float:

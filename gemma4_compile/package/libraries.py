@@ -38,7 +38,8 @@ class LibraryRecord:
     activations : form of the vectors that matmuls multiply
     float16 : NATIVE, WORDS where it reads float16 weights without such a feature, or None where the
         recipe has no float16
-    requirements : `features` and `language_features` of WebGPU by name; sizes in bytes and counts
+    requirements : `features` and `language_features` of WebGPU by name, and those of Macs by ours;
+        sizes in bytes and counts
     alone : it was made without the weights
     """
 
@@ -54,7 +55,7 @@ class LibraryRecord:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Optional features of WebGPU that it needs."""
+        """Optional features of WebGPU, or of a Mac, that it needs."""
         return _texts(self.requirements, "features")
 
     @property

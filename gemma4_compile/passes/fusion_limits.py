@@ -18,6 +18,7 @@ from gemma4_compile.targets.kernels.linear.gemv_pair import fits_one_launch
 from gemma4_compile.targets.kernels.tiles.few_row_shape import reads_tiles
 from gemma4_compile.targets.kernels.tiles.subgroup_chunk_products import takes_halves
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_matrices
+from gemma4_compile.targets.kernels.tiles.tensor_operations import takes_layout
 from gemma4_compile.targets.spec import INT8, UNLIMITED, WORDS, TargetSpec
 from gemma4_compile.targets.tuning import FusionTuning
 
@@ -39,6 +40,8 @@ class FusionLimits:
         matrix; None where none has
     takes_halves : whether a chunk's matmul on packed rows has a kernel that multiplies float16, by
         its matrix; None where none has
+    takes_by_halves : whether a chunk's matmul on floats has a kernel that multiplies by float16, by
+        its matrix; None where none has
     fits_one_launch : whether two matmuls of one position may be one launch; None where a launch
         costs nothing
     folds_steps : kernels of floats round to a checkpoint's steps what they read and what they make
@@ -51,6 +54,7 @@ class FusionLimits:
     few_rows: AttentionOptions | None = None
     reads_tiles: Callable[[WeightLayout], bool] | None = None
     takes_halves: Callable[[WeightLayout], bool] | None = None
+    takes_by_halves: Callable[[WeightLayout], bool] | None = None
     fits_one_launch: Callable[[Linear, Linear], bool] | None = None
     folds_steps: bool = True
 
@@ -81,6 +85,7 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
         splits,
         tiles,
         halves,
+        takes_layout if target.tensor_operations else None,
         fits_one_launch=partial(fits_one_launch, spec=target),
     )
 

@@ -1,41 +1,59 @@
-"""Matmuls of a chunk on int8 groups, where the target multiplies matrices of float16 alone.
+"""Matmuls of a chunk, where the target multiplies matrices of float16.
 
 Before and after::
 
     y = int8_linear(words, scales, weights)
 
 with `HalvedInt8` after it: the same rows, whose products are those of operands rounded to float16.
-Experts' matmuls are taken in the same way. Only graphs that have float16 are taken: a library
+Those on floats get `Halved` where their kernel multiplies by float16. Experts' matmuls are taken in
+the same way. Only graphs that have float16 are taken: a library
 without it must not need it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tvm import relax
 
-from gemma4_compile.operators.activations import HALVED_INT8, INT8, PACKED
+from gemma4_compile.operators.activations import (
+    FLOATS,
+    HALVED,
+    HALVED_INT8,
+    INT8,
+    PACKED,
+    Activations,
+)
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.rows import Chunk
+from gemma4_compile.operators.weight_layout import WeightLayout
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph
 
 
 def multiply_halves(graph: OperatorGraph, limits: FusionLimits) -> None:
-    """Let a chunk's matmuls on packed rows multiply float16."""
-    if limits.takes_halves is None or not _has_float16(graph):
+    """Let a chunk's matmuls multiply float16."""
+    forms: list[tuple[Activations, Activations, Callable[[WeightLayout], bool]]] = []
+    if limits.takes_halves is not None:
+        forms.append((INT8, HALVED_INT8, limits.takes_halves))
+    if limits.takes_by_halves is not None:
+        forms.append((FLOATS, HALVED, limits.takes_by_halves))
+    if not forms or not _has_float16(graph):
         return
     calls: list[OperatorCall[Linear | ExpertLinear]]
     calls = [*graph.calls(Linear), *graph.calls(ExpertLinear)]
     for call in calls:
         operator = call.operator
-        is_packed = operator.in_dtype == PACKED and operator.activations == INT8
-        is_of_chunk = isinstance(operator.rows, Chunk)
-        if is_packed and is_of_chunk and limits.takes_halves(operator.layout):
-            halved = replace(operator, activations=HALVED_INT8)
-            graph.replace([call], [OperatorCall(halved, call.args, call.results)])
+        for before, after, takes in forms:
+            is_form = operator.activations == before
+            is_read = (operator.in_dtype == PACKED) == (before == INT8)  # and not rounded here
+            if not (is_form and is_read and isinstance(operator.rows, Chunk)):
+                continue
+            if takes(operator.layout):
+                halved = replace(operator, activations=after)
+                graph.replace([call], [OperatorCall(halved, call.args, call.results)])
 
 
 def _has_float16(graph: OperatorGraph) -> bool:

@@ -73,6 +73,7 @@ from gemma4_compile.targets.kernels.moe import (
 )
 from gemma4_compile.targets.kernels.norms import altup, norms, pooling
 from gemma4_compile.targets.kernels.sampling import logits, softmax, top_p, top_p_histogram
+from gemma4_compile.targets.kernels.tiles.tensor_operations import takes_layout
 from gemma4_compile.targets.kernels.vision import patches as vision_patches
 from gemma4_compile.targets.kernels.vision import picture, unified
 from gemma4_compile.targets.spec import TargetSpec
@@ -165,6 +166,8 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
                 return tensor_core_gemm.make_tensor_core_gemm
             if subgroup_matrix_gemm.fits_subgroup_matrices(operator, spec):
                 return subgroup_matrix_gemm.make_subgroup_matrix_gemm
+            if spec.tensor_operations and takes_layout(operator.layout):
+                return bounded_gemm.make_tensor_bounded_gemm
             if bounded_gemm.fits_simdgroups(operator, spec):
                 return bounded_gemm.make_simdgroup_bounded_gemm
             return bounded_gemm.make_bounded_gemm
@@ -178,6 +181,8 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
         case Linear(rows=Chunk()):
             if operator.in_halves:
                 return gemm.make_subgroup_matrix_chunk
+            if operator.by_halves:
+                return gemm.make_tensor_gemm
             if gemm.fits_byte_tensor_cores(operator, spec):
                 return gemm.make_byte_tensor_core_gemm
             on_simdgroups = gemm.fits_simdgroups(operator, spec)
@@ -237,6 +242,8 @@ def _of_experts(operator: ExpertLinear, spec: TargetSpec) -> Factory:
         case ExpertLinear(rows=Chunk()):
             if operator.in_halves:
                 return experts.make_subgroup_matrix_experts
+            if operator.by_halves:
+                return experts.make_tensor_experts
             on_tensor_cores = experts.fits_byte_tensor_cores(operator, spec)
             return (
                 experts.make_byte_tensor_core_experts

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tvm
@@ -27,7 +28,8 @@ def metal_device() -> tvm.runtime.Device:
 
 
 @contextmanager
-def _packages() -> Iterator[None]:
+def metal_target(**fields: Any) -> Iterator[None]:
+    """`--target metal` with other fields of its limits, and host code of this machine."""
     from tests.metal import emulator
 
     load = device._load_tvm
@@ -38,7 +40,7 @@ def _packages() -> Iterator[None]:
 
     here = replace(
         TARGETS["metal"],
-        limits={"default": emulator.SPEC},
+        limits={"default": replace(emulator.SPEC, **fields)},
         link=emulator.link,
         platform=cpu.this_machine,
     )
@@ -52,7 +54,7 @@ def _packages() -> Iterator[None]:
 def metal_packages(metal_device: tvm.runtime.Device) -> Iterator[None]:
     """Packages as `--target metal` makes them, but for their host code, which is this machine's."""
     del metal_device  # stands where a Mac's process loads TVM's library for Metal
-    with _packages():
+    with metal_target():
         yield
 
 
@@ -63,5 +65,5 @@ def tiny_package(
     """`tiny`, compiled as `metal_packages` does; to be opened under that."""
     del metal_device
     folder = tmp_path_factory.mktemp("tiny") / "package"
-    with _packages():
+    with metal_target():
         return packages.compile_package("tiny", "q4f16", folder, context_length=256, target="metal")

@@ -27,6 +27,7 @@ from gemma4_compile.targets.linker.cpp_library import cpp_library
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++17", "-g0", "-fPIC", "-fno-sanitize=all", "-Wall", "-Werror")
 KERNEL_FLAGS = (
+    "-std=c++20",  # for template arguments of class types, as Metal has
     "-O1",  # without it kernels run twenty times as long, more than it takes to compile them
     "-mcpu=native",
     # A half is rounded after every operation, also where a CPU could add a product in one.
@@ -38,6 +39,10 @@ KERNEL_FLAGS = (
     "-Wno-bitwise-instead-of-logical",
     "-Wno-user-defined-literals",
     *("-I", str(NATIVE)),
+)
+HEADERS = (
+    *("metal_stdlib", "tensor_cores", "metal_tensor"),
+    "MetalPerformancePrimitives/MetalPerformancePrimitives.h",
 )
 ARRAY = re.compile(r"^( *)threadgroup (\w+) (\w+)\[(\d+)\];$", re.MULTILINE)
 
@@ -94,7 +99,7 @@ def _cached(
 
 
 def _own_sources() -> list[str]:
-    return [path.read_text() for path in sorted(NATIVE.iterdir())]
+    return [path.read_text() for path in sorted(NATIVE.rglob("*")) if path.is_file()]
 
 
 def compile_kernels(sources: Mapping[str, str], flags: Sequence[str] = ()) -> Path:
@@ -134,7 +139,7 @@ def check_kernels(sources: Mapping[str, str]) -> None:
 
 def _unit(sources: Mapping[str, str], folder: Path) -> str:
     """A C++ file that holds the kernels."""
-    parts = ["#include <metal_stdlib>\n#include <tensor_cores>\n"]
+    parts = [f"#include <{header}>\n" for header in HEADERS]
     for name in sorted(sources):
         body = ARRAY.sub(r"\1THREADGROUP_ARRAY(\2, \3, \4);", sources[name])
         # Inside of `metal`, so that C's functions of the same names are not seen.

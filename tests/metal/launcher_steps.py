@@ -38,6 +38,8 @@ def load(asked: Asked) -> ctypes.CDLL:
     _kept.append((find, kernels))
     library.fake_set_kernels(find)
     library.fake_set_run_at_once(asked.get("at once", False))
+    if "macos" in asked:
+        library.fake_set_macos(asked["macos"], asked["m5"])
     return library
 
 
@@ -287,6 +289,7 @@ def fail(launcher: Launcher, fake: ctypes.CDLL) -> dict[str, str]:
         "threads": partial(launcher.launch, "add_one", a, b, threads=2048),
         "buffer": partial(launcher.launch, "add_one", a, ctypes.c_void_p()),
         "source": partial(launcher.launch, "unknown", a, b),
+        "tensors": partial(launcher.launch, "tensor", a, b),
         "room": too_much,
     }
     for name, attempt in attempts.items():

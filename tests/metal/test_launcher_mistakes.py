@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.runtime import Engine
+from gemma4_compile.targets.metal_tensors import HEADERS
 from tests.marks import slow_unless
 from tests.metal import emulator, fake
 
@@ -149,6 +150,8 @@ def kernel_texts() -> dict[str, str]:
         texts[f"{name}_kernel"] = KERNEL.format(
             name=f"{name}_kernel", parameters=parameters, body=body
         )
+    text = texts["add_one_kernel"].replace("add_one_kernel", "tensor_kernel")
+    texts["tensor_kernel"] = f"{HEADERS}{text}"
     return texts
 
 
@@ -197,6 +200,17 @@ def test_errors_name_what_failed_and_leave_the_launcher_usable(library: Path) ->
     assert "buffer 1 is missing" in errors["buffer"]
     assert "`unknown_kernel` does not compile" in errors["source"]
     assert "no room for 32 bytes" in errors["room"]
+    assert "`tensor_kernel` multiplies by Metal 4's tensor operations" in errors["tensors"]
+    assert "this is macOS 15 on fake Metal device" in errors["tensors"]
+
+
+@pytest.mark.parametrize("m5", [False, True])
+def test_tensor_operations_are_for_gpus_that_have_them(m5: bool, library: Path) -> None:
+    answer = steps(library, "depend", fail=True, macos=26, m5=m5).answer()
+    assert answer["alive"] == []
+    errors = answer["errors"]
+    assert isinstance(errors, dict)
+    assert ("tensors" in errors) != m5
 
 
 READS = (

@@ -254,7 +254,8 @@ def test_integers_are_left_to_the_other_kernels() -> None:
     spec = target_spec("metal", "simdgroups")
     assert all(fits_simdgroups(one, spec) for one in OPERATORS if isinstance(one, Linear))
     assert all(bounded_gemm.fits_simdgroups(one, spec) for one in TOWERS)
-    assert {f"simdgroups-{name}" for name in TILES} | {"default", "simdgroups"} == set(LIMITS)
+    others = {f"simdgroups-{name}" for name in TILES}
+    assert others | {"default", "simdgroups", "tensors"} == set(LIMITS)
     for name in TILES:
         tiled = target_spec("metal", f"simdgroups-{name}")
         assert fits_simdgroups(OPERATORS[0], tiled)

@@ -10,7 +10,14 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.activation_quantization import quantized_specs
-from gemma4_compile.operators.activations import HALVED_INT8, INT8, PACKED, Activations
+from gemma4_compile.operators.activations import (
+    FLOATS,
+    HALVED,
+    HALVED_INT8,
+    INT8,
+    PACKED,
+    Activations,
+)
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.minima import MinimaLayout
@@ -76,6 +83,45 @@ def test_a_chunks_matmul_multiplies_float16(layout: WeightLayout) -> None:
 )
 def test_others_stay(layout: WeightLayout, rows: Rows, halves: bool, limits: FusionLimits) -> None:
     before = matmul(layout, INT8, rows, halves=halves)
+    assert_same(rewritten(before, limits, multiply_halves), before)
+
+
+def floats(layout: WeightLayout, activations: Activations, rows: Rows, dtype: str) -> tvm.IRModule:
+    """A module of one matmul on floats; beside it a matrix of float16."""
+    inputs = {"x": ((N, WIDTH), dtype), **weights_of(layout)}
+    beside = WeightLayout(0, "float16", 0, WIDTH, (WIDTH,))
+
+    def body(x: Tensors) -> list[nn.Tensor]:
+        operator = Linear(rows, layout, dtype, activations=activations)
+        tensors = [x[name] for name, _, _ in layout.shapes()]
+        result = call(operator, [x["x"], *tensors], ((N, ROWS), F32))
+        other = Linear(Few(9), beside, F32)
+        return [*result, *call(other, [x["wide"], x["other"]], ((N, WIDTH), F32))]
+
+    return module({**inputs, "wide": ((N, WIDTH), F32), "other": ((WIDTH, WIDTH), "float16")}, body)
+
+
+TENSORS = fusion_limits(target_spec("metal", "tensors"))
+
+
+@pytest.mark.parametrize("layout", [GROUPS, MINIMA], ids=["groups", "minima"])
+@pytest.mark.parametrize("dtype", ["float16", F32])
+def test_floats_of_a_chunk_are_multiplied_by_float16(layout: WeightLayout, dtype: str) -> None:
+    after = rewritten(floats(layout, FLOATS, CHUNK, dtype), TENSORS, multiply_halves)
+    assert_same(after, floats(layout, HALVED, CHUNK, dtype))
+
+
+@pytest.mark.parametrize(
+    ("layout", "rows", "limits"),
+    [
+        (GROUPS, CHUNK, fusion_limits(target_spec("metal", "simdgroups"))),
+        (GROUPS, Few(9), TENSORS),
+        (WIDE_GROUPS, CHUNK, TENSORS),
+    ],
+    ids=["no tensor operations", "few rows", "scales in float32"],
+)
+def test_other_floats_stay(layout: WeightLayout, rows: Rows, limits: FusionLimits) -> None:
+    before = floats(layout, FLOATS, rows, "float16")
     assert_same(rewritten(before, limits, multiply_halves), before)
 
 

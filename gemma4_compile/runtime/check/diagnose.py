@@ -29,7 +29,7 @@ from gemma4_compile.runtime.check.bench import measure, table
 from gemma4_compile.runtime.check.kernel_check import KernelResult, check_kernels, kernels_of
 from gemma4_compile.runtime.check.launcher_check import WORDS, comparison, measured_apart
 from gemma4_compile.runtime.check.shares import Yardstick
-from gemma4_compile.runtime.device import metal_launcher
+from gemma4_compile.runtime.device import metal_launcher, metal_tensors
 from gemma4_compile.runtime.device.cuda_graph import SWITCH as CUDA_GRAPHS
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.embedding.embedder import Embedder
@@ -198,6 +198,9 @@ def _device(report: _Report, directory: Path, named: str | None) -> None:
     if not device.is_cpu:
         for name, number in _ATTRIBUTES.items():
             report.line(f"{name}: {device.ask(number)}")
+    if device.kind.is_of_macs:
+        lacks = metal_tensors.without_units()
+        report.line(f"tensor operations of Metal 4: {lacks or 'this GPU has units for them'}")
 
 
 def _kernels(report: _Report, directory: Path, named: str | None, outcome: Outcome) -> None:

@@ -17,6 +17,7 @@ from gemma4_compile.device_kinds import BROWSER, NATIVE_KINDS, is_of_pages
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.libraries import LibraryRecord
+from gemma4_compile.runtime.device import metal_tensors
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.library_file import (
     is_for_another_machine,
@@ -145,9 +146,13 @@ def _try(
         lacks = f"it is for {machine}, and this machine is {this_machine()}"
         return Candidate(library, None, lacks, expected=False)
     try:
-        return Candidate(library, open_device(library.device))
+        device = open_device(library.device)
     except ArtifactError as error:
         return Candidate(library, None, str(error))
+    lacks = metal_tensors.missing(library.features) if device.kind.is_of_macs else ""
+    if lacks:  # made by name, beside one for every Mac
+        return Candidate(library, None, lacks, expected=False)
+    return Candidate(library, device)
 
 
 def choose_library(
@@ -184,6 +189,7 @@ def choose_library(
             hint=no_native_hint(provenance),
         )
     if len(natives) == 1:
+        _check_features(directory, provenance, natives[0])
         _log.info("library `%s`: the package's only one for a process", natives[0].name)
         return Choice(natives[0])
     tried = list(candidates(directory, provenance, open_device))
@@ -209,6 +215,22 @@ def choose_library(
             for one in tried
             if one.lacks and one.expected and FASTEST_FIRST.index(one.library.device) <= rank
         ),
+    )
+
+
+def _check_features(directory: Path, provenance: Provenance, library: LibraryRecord) -> None:
+    """ArtifactError where a package's only native library asks for what its device lacks here."""
+    if NATIVE_KINDS[library.device].is_of_macs and this_machine().startswith("macOS"):
+        lacks = metal_tensors.missing(library.features)
+        if lacks:
+            raise _refused(directory, library, lacks, _compile_hint(provenance, "cpu"))
+
+
+def _refused(directory: Path, library: LibraryRecord, lacks: str, hint: str) -> ArtifactError:
+    return ArtifactError(
+        f"library `{library.name}` of `{directory}` does not run on this machine "
+        f"({this_machine()}): {lacks}",
+        hint=hint,
     )
 
 
@@ -241,15 +263,13 @@ def _named(
             f"{_compile_hint(provenance, 'cpu')}",
         )
     if len(natives) == 1:
+        _check_features(directory, provenance, natives[0])
         return natives[0]
     tried = [_try(directory, provenance, one, open_device) for one in native]
     usable = [one for one in tried if one.device is not None]
     if not usable:
-        raise ArtifactError(
-            f"library `{tried[0].library.name}` of `{directory}` does not run on this machine "
-            f"({this_machine()}): {tried[0].lacks}",
-            hint=_others_hint(provenance, natives, native),
-        )
+        hint = _others_hint(provenance, natives, native)
+        raise _refused(directory, tried[0].library, tried[0].lacks, hint)
     if len(usable) > 1:  # several of one device
         kept = kept_choice(directory, provenance, usable_devices(tried))
         return next((one.library for one in usable if one.library.name == kept), usable[0].library)

@@ -23,6 +23,10 @@ from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import (
     SimdgroupTileProduct,
     has_simdgroup_matrices,
 )
+from gemma4_compile.targets.kernels.tiles.tensor_operations import (
+    TensorShape,
+    TensorTileProduct,
+)
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -45,10 +49,16 @@ def make_simdgroup_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> ti
     return _make(operator, SimdgroupShape.of(spec.tuning.simdgroups), SimdgroupTileProduct)
 
 
+def make_tensor_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_bounded_gemm` by Metal 4's tensor operations."""
+    shape = TensorShape.for_rows(spec.tuning.simdgroups, operator.in_dtype)
+    return _make(operator, shape, TensorTileProduct)
+
+
 def _make(
     operator: BoundedLinear,
-    shape: TileShape | SimdgroupShape,
-    make: Callable[..., TileProduct | SimdgroupTileProduct],
+    shape: TileShape | SimdgroupShape | TensorShape,
+    make: Callable[..., TileProduct | SimdgroupTileProduct | TensorTileProduct],
 ) -> tirx.PrimFunc:
     rows = operator.layout.rows
     with function(scheduled=True) as build:

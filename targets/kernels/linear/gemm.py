@@ -49,11 +49,18 @@ from gemma4_compile.targets.kernels.tiles.stepped_products import (
     scaled_levels,
 )
 from gemma4_compile.targets.kernels.tiles.subgroup_chunk_products import SubgroupTileProduct
+from gemma4_compile.targets.kernels.tiles.tensor_operations import (
+    TensorShape,
+    TensorTileProduct,
+)
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import GemmTuning, TensorCoreTuning
 
-Shape = TileShape | SimdgroupShape | ByteTileShape | TensorCoreTuning
+Shape = TileShape | SimdgroupShape | TensorShape | ByteTileShape | TensorCoreTuning
 """Division of a block's work, of each product of tiles."""
+Product = (
+    TileProduct | SimdgroupTileProduct | TensorTileProduct | WarpTileProduct | SubgroupTileProduct
+)
 
 
 def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
@@ -78,6 +85,12 @@ def fits_simdgroups(operator: Linear, spec: TargetSpec) -> bool:
 def make_simdgroup_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """`make_gemm` with matrices of 8 x 8 that a simdgroup multiplies."""
     return _make(operator, SimdgroupShape.of(spec.tuning.simdgroups), SimdgroupTileProduct)
+
+
+def make_tensor_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_gemm` by Metal 4's tensor operations."""
+    shape = TensorShape.for_rows(spec.tuning.simdgroups, operator.in_dtype)
+    return _make(operator, shape, TensorTileProduct)
 
 
 def fits_byte_tensor_cores(operator: Linear, spec: TargetSpec) -> bool:
@@ -111,7 +124,7 @@ def _byte_shape(operator: Linear, spec: TargetSpec) -> ByteTileShape:
 def _make(
     operator: Linear,
     shape: Shape,
-    make: Callable[..., TileProduct | SimdgroupTileProduct | WarpTileProduct | SubgroupTileProduct],
+    make: Callable[..., Product],
 ) -> tirx.PrimFunc:
     n, rows, cols = operator.rows.extent(), operator.layout.rows, operator.cols
     is_int8 = operator.is_int8

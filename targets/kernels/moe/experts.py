@@ -21,6 +21,7 @@ from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.float_gemv import LaneRows, gemv_shape
 from gemma4_compile.targets.kernels.linear.gemm import (
+    Product,
     Shape,
     left_args,
     shape_of,
@@ -28,14 +29,17 @@ from gemma4_compile.targets.kernels.linear.gemm import (
     tile_product,
 )
 from gemma4_compile.targets.kernels.tiles.byte_tile_shape import ByteTileShape
-from gemma4_compile.targets.kernels.tiles.byte_tiles import ByteTileProduct, WarpTileProduct
-from gemma4_compile.targets.kernels.tiles.products import TileProduct
+from gemma4_compile.targets.kernels.tiles.byte_tiles import ByteTileProduct
 from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import (
     SimdgroupShape,
     SimdgroupTileProduct,
     has_simdgroup_matrices,
 )
 from gemma4_compile.targets.kernels.tiles.subgroup_chunk_products import SubgroupTileProduct
+from gemma4_compile.targets.kernels.tiles.tensor_operations import (
+    TensorShape,
+    TensorTileProduct,
+)
 from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
 from gemma4_compile.targets.tuning import TensorCoreTuning
 
@@ -142,6 +146,18 @@ def make_expert_gemm(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
     return _make_tiles(operator, shape, tile_product)
 
 
+def make_tensor_experts(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_expert_gemm` by Metal 4's tensor operations."""
+    size = spec.tuning.simdgroups
+    shape = replace(
+        TensorShape.for_rows(size, operator.in_dtype),
+        rows=operator.tile,
+        columns=size.expert_columns,
+        part_rows=operator.tile,
+    )
+    return _make_tiles(operator, shape, TensorTileProduct)
+
+
 def fits_byte_tensor_cores(operator: ExpertLinear, spec: TargetSpec) -> bool:
     """Return whether a chunk's experts have `make_byte_tensor_core_experts`."""
     return spec.tensor_cores and operator.is_int8 and _byte_shape(operator, spec).fits(spec)
@@ -172,7 +188,7 @@ def _byte_shape(operator: ExpertLinear, spec: TargetSpec) -> ByteTileShape:
 def _make_tiles(
     operator: ExpertLinear,
     shape: Shape,
-    make: Callable[..., TileProduct | SimdgroupTileProduct | WarpTileProduct | SubgroupTileProduct],
+    make: Callable[..., Product],
 ) -> tirx.PrimFunc:
     (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
     tile_count, is_int8 = operator.tile_count(pairs), operator.is_int8

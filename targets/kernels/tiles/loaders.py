@@ -111,6 +111,18 @@ class Tile:
         """Return where a vector of rows is; `row_vector` is twisted already."""
         return self.first + item * (self.rows // VECTOR) + row_vector
 
+    def put(self, memory: Buffer, vec4: Expr, row_vector: Expr, values: Sequence[Expr]) -> None:
+        """Write a vector of rows for each of 4 items, those of vector `vec4` of a row.
+
+        Into flat memory, or into memory of vectors; `row_vector` is twisted already.
+        """
+        for j, value in enumerate(values):
+            place = self.place(vec4 * VECTOR + j, row_vector)
+            if str(memory.dtype) == QUAD:
+                store(memory, value, place)
+            else:
+                put(memory, place, value)
+
 
 @dataclass(frozen=True)
 class Move:
@@ -173,16 +185,7 @@ class Loader(ABC):
                 twist = swizzle(vec4, tile.vec4s)
                 at = bind(tile.twisted(self._row_vectors[iteration], twist))
                 first = bind(step * tile.depth + vec4 * VECTOR)
-                for j, value in enumerate(self.decode_block(iteration, first)):
-                    self._put(memory, tile.place(vec4 * VECTOR + j, at), value)
-
-    @staticmethod
-    def _put(memory: Buffer, place: Expr, value: Expr) -> None:
-        """Write a vector into flat memory, or into memory of vectors."""
-        if str(memory.dtype) == QUAD:
-            store(memory, value, place)
-        else:
-            put(memory, place, value)
+                tile.put(memory, vec4, at, self.decode_block(iteration, first))
 
     def _inside(self, iteration: int) -> ExitStack:
         """Leaves out the threads that have no block in this iteration."""

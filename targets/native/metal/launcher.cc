@@ -61,6 +61,7 @@ Error Launcher::Open(size_t launches) {
   if (queue_ == nullptr) error.Set("Metal gave no command queue");
   snprintf(name_, sizeof(name_), "%s", Text(Send(device_, objc.name)));
   launches_ = std::max<size_t>(1, launches);
+  has_tensors_ = HasTensors(device_);
   // MTLLanguageVersion: the newest of each macOS. It is not asked for where that is not known.
   constexpr unsigned long kMajor = 1 << 16;
   const int macos = MacosVersion();
@@ -200,6 +201,13 @@ Error Launcher::Launch(Kernel* kernel, Buffer* const* buffers, const void* numbe
 
 void Launcher::Compile(Kernel* kernel, Error* error) {
   kernel->name = Interned(kernel->name);
+  if (NeedsTensors(kernel->source) && !has_tensors_) {
+    error->Set(
+        "kernel `%s` multiplies by Metal 4's tensor operations: macOS 26 has them for M5 and "
+        "later, and this is macOS %d on %s",
+        kernel->name, MacosVersion(), name_);
+    return;
+  }
   const Owned options(New("MTLCompileOptions"));
   Send<void>(options.get(), objc.set_fast_math, true);
   if (language_ != 0) Send<void>(options.get(), objc.set_language, language_);

@@ -144,7 +144,8 @@ class Launcher {
   Id device_ = nullptr, queue_ = nullptr, archive_ = nullptr;
   char name_[128] = "";
   unsigned long language_ = 0;
-  size_t launches_ = 0;  // of a command buffer
+  bool has_tensors_ = false;  // tensor operations, in units of the GPU
+  size_t launches_ = 0;       // of a command buffer
 
   Id commands_ = nullptr;  // the open one
   Id encoder_ = nullptr;

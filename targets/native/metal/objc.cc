@@ -57,4 +57,10 @@ int MacosVersion() {
   return version;
 }
 
+bool HasTensors(Id device) {
+  constexpr long kApple10 = 1010, kMetal4 = 5002;  // MTLGPUFamily
+  return MacosVersion() >= 26 && Send<bool>(device, objc.supports_family, kMetal4) &&
+         Send<bool>(device, objc.supports_family, kApple10);
+}
+
 }  // namespace gemma4_metal

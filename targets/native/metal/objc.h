@@ -29,6 +29,7 @@ struct Size {
   X(description, "localizedDescription")                                             \
   X(name, "name")                                                                    \
   X(queue, "newCommandQueue")                                                        \
+  X(supports_family, "supportsFamily:")                                              \
   X(new_buffer, "newBufferWithLength:options:")                                      \
   X(contents, "contents")                                                            \
   X(set_fast_math, "setFastMathEnabled:")                                            \
@@ -81,6 +82,9 @@ const char* FindSystem();
 
 /*! The number of the system's version before the first period, 0 where it does not tell. */
 int MacosVersion();
+
+/*! Whether a device has tensor operations in units of its own, by its families and macOS. */
+bool HasTensors(Id device);
 
 /*! Send a message. Its types have to be those of the method. */
 template <typename Result = Id, typename... Args>

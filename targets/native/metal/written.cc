@@ -108,4 +108,6 @@ uint32_t WrittenBuffers(const char* source, size_t count) {
   return written;
 }
 
+bool NeedsTensors(const char* source) { return strstr(source, "<metal_tensor>") != nullptr; }
+
 }  // namespace gemma4_metal

@@ -18,6 +18,9 @@ namespace gemma4_metal {
  */
 uint32_t WrittenBuffers(const char* source, size_t count);
 
+/*! Whether a kernel's text has tensor operations, which targets/metal_tensors.py writes. */
+bool NeedsTensors(const char* source);
+
 }  // namespace gemma4_metal
 
 #endif  // GEMMA4_COMPILE_METAL_WRITTEN_H_

@@ -28,7 +28,8 @@ namespace fake {
 namespace {
 
 constexpr unsigned long kMaxThreads = 1024;
-constexpr unsigned long kNewestLanguage = (3 << 16) + 2;  // of the macOS that sysctlbyname names
+constexpr unsigned long kNewestLanguage = (3 << 16) + 2;                         // of macOS 15
+constexpr long kApple7 = 1007, kApple10 = 1010, kMetal3 = 5001, kMetal4 = 5002;  // MTLGPUFamily
 constexpr unsigned long kOnlyKept = 4;  // MTLPipelineOptionFailOnBinaryArchiveMiss
 constexpr unsigned long kMostBuffers = 31, kMostBytes = 4096;
 
@@ -37,6 +38,8 @@ struct MetalSize {
 };
 
 bool run_at_once = false;
+int macos = 15;         // which has Metal 4 from 26 on
+bool is_of_m5 = false;  // whether its GPU has units for tensor operations
 const char* (*find_kernels)(const char* source) = nullptr;
 
 /*! What launches of one encoder touch since the last barrier, as they run. */
@@ -242,7 +245,7 @@ const bool defined = [] {
   add_method("MTLCompileOptions", "setFastMathEnabled:", +[](Object*, const char*, bool) {});
   add_method(
       "MTLCompileOptions", "setLanguageVersion:", +[](Object*, const char*, unsigned long version) {
-        if (version < 2 << 16 || version > kNewestLanguage)
+        if (version < 2 << 16 || version > (macos < 26 ? kNewestLanguage : 4ul << 16))
           fault("this macOS has no Metal language %lx", version);
       });
   add_method(
@@ -257,6 +260,11 @@ const bool defined = [] {
   add_method(
       "MTLDevice", "name",
       +[](Object*, const char*) { return autoreleased(string("fake Metal device")); });
+  add_method(
+      "MTLDevice", "supportsFamily:", +[](Object*, const char*, long family) {
+        if (family == kApple7 || family == kMetal3) return true;
+        return (family == kMetal4 && macos >= 26) || (family == kApple10 && is_of_m5);
+      });
   add_method(
       "MTLDevice", "newCommandQueue", +[](Object*, const char*) -> Object* { return new Queue; });
   add_method(
@@ -368,8 +376,14 @@ Object* MTLCreateSystemDefaultDevice() {
 
 int sysctlbyname(const char* name, void* value, size_t* bytes, void*, size_t) {
   if (strcmp(name, "kern.osproductversion") != 0) return -1;
-  *bytes = static_cast<size_t>(snprintf(static_cast<char*>(value), *bytes, "15.1")) + 1;
+  *bytes = static_cast<size_t>(snprintf(static_cast<char*>(value), *bytes, "%d.1", macos)) + 1;
   return 0;
+}
+
+/*! Have another version of macOS, and maybe an M5. */
+void fake_set_macos(int version, bool m5) {
+  macos = version;
+  is_of_m5 = m5;
 }
 
 /*! Say which library has the kernels of a source. */

@@ -35,6 +35,7 @@ struct Fiber {
   int line = 0;       // where it waits
   size_t arrays = 0;  // threadgroup arrays that it has declared
   uint32_t turn = 0;  // simdgroup functions that it has called
+  size_t calls = 0;   // of the threadgroup's operations
   Index thread{};
 };
 
@@ -45,6 +46,7 @@ struct Array {
 struct Threadgroup {
   std::vector<Fiber> fibers{kMaxThreads};
   std::vector<Array> arrays;
+  std::vector<GroupCall> calls;
   size_t used = kArenaBytes;  // of the arena, since the arrays are known
   alignas(64) unsigned char arena[kArenaBytes];
   // Of two calls: lanes may be one call apart.
@@ -195,6 +197,15 @@ void check_guards() {
   }
 }
 
+void check_calls() {
+  Threadgroup& all = group();
+  for (uint32_t i = 0; i < all.threads; ++i) {
+    if (all.fibers[i].calls == all.calls.size()) continue;
+    note("thread %u leaves out an operation of its threadgroup", i);
+    return;
+  }
+}
+
 /*! Turns an access beside device memory, and one that is not aligned, into a message. */
 class MemoryGuard {
  public:
@@ -227,7 +238,9 @@ void run_threadgroup() {
     fiber.arrays = 0;
     fiber.line = 0;
     fiber.turn = 0;  // an earlier launch may have had fewer threads
+    fiber.calls = 0;
   }
+  all.calls.clear();
   while (!all.failed) {
     const uint32_t simdgroups = (all.threads + kSimdWidth - 1) / kSimdWidth;
     for (uint32_t step = 0; step < simdgroups && !all.failed; ++step) {
@@ -238,6 +251,7 @@ void run_threadgroup() {
   }
   if (all.failed) return;
   check_guards();
+  check_calls();
   all.used = 0;
   for (const Array& array : all.arrays) all.used = array.offset + array.bytes + kGuardBytes;
 }
@@ -308,6 +322,21 @@ uint32_t lane() { return number(*group().current) % kSimdWidth; }
 uint32_t lanes() {
   const uint32_t begin = number(*group().current) / kSimdWidth * kSimdWidth;
   return std::min(kSimdWidth, group().threads - begin);
+}
+
+uint32_t thread_number() { return number(*group().current); }
+
+void same_call(const GroupCall& call, uint32_t threads) {
+  Threadgroup& all = group();
+  if (threads != all.threads)
+    fail("an operation of %u threads in a threadgroup of %u", threads, all.threads);
+  const size_t index = all.current->calls++;
+  if (index == all.calls.size()) all.calls.push_back(call);
+  const GroupCall& first = all.calls[index];
+  if (first.place != call.place || first.inner != call.inner || first.outer != call.outer ||
+      first.line != call.line) {
+    fail("threads of a threadgroup call different operations");
+  }
 }
 
 bool is_descending() { return group().launch->descending; }

@@ -49,6 +49,20 @@ const char* exchange(const void* value, size_t bytes, int line);
 uint32_t lane();
 uint32_t lanes();
 
+/*! Number of the calling thread in its threadgroup. */
+uint32_t thread_number();
+
+/*! What an operation of a whole threadgroup is called with. */
+struct GroupCall {
+  const void* place;
+  long inner, outer;
+  int line;
+};
+
+/*! Fail unless all of so many threads make such calls in the same order, which they may do one after
+ * the other: nobody waits. A threadgroup that ends has to have made them all. */
+void same_call(const GroupCall& call, uint32_t threads);
+
 /*! Whether the last threads go first. */
 bool is_descending();
 

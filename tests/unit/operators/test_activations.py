@@ -7,6 +7,7 @@ import pytest
 from gemma4_compile.operators.activations import (
     FLOAT32,
     FLOATS,
+    HALVED,
     HALVED_INT8,
     INT8,
     PACKED,
@@ -57,3 +58,11 @@ def test_operands_in_float16_have_their_rounding() -> None:
     halved = Linear(CHUNK, LAYOUT, PACKED, activations=HALVED_INT8)
     assert halved.tolerance("y") == packed.tolerance("y") + 2 * 2.0**-11
     assert halved.is_int8
+
+
+def test_weights_in_float16_have_their_rounding() -> None:
+    plain = Linear(CHUNK, LAYOUT, "float32")
+    halved = Linear(CHUNK, LAYOUT, "float32", activations=HALVED)
+    assert halved.tolerance("y") == plain.tolerance("y") + 2.0**-11
+    assert (halved.is_int8, halved.by_halves, plain.by_halves) == (False, True, False)
+    assert operator_of(halved.prim_func()) == halved

@@ -24,7 +24,7 @@ def test_every_library_for_browsers_is_made_by_default_but_experiments() -> None
     assert made() == made("--libraries", "all")
     assert all(name in libraries_help() for name in browsers)
     assert made("--libraries", "h200-matrices,h200,f16") == ("f16", "h200", "h200-matrices")
-    assert set(registry.EXPERIMENTS) == {"h200-matrices"}
+    assert set(registry.EXPERIMENTS) == {"h200-matrices", "metal-tensors"}
 
 
 def test_targets_come_in_their_order() -> None:
@@ -37,8 +37,8 @@ def test_tiles_for_tuning_are_made_where_they_are_named() -> None:
     assert all(name in libraries_help() for name in tiles)
     assert made("--target", "metal") == ("metal",)
     assert made("--target", "metal", "--libraries", "all") == ("metal", *tiles)
-    asked = ("--libraries", "metal-simdgroups")
-    assert made("--target", "metal", *asked) == ("metal", "metal-simdgroups")
+    for name in ("metal-simdgroups", "metal-tensors"):
+        assert made("--target", "metal", "--libraries", name) == ("metal", name)
 
 
 def made(*given: str) -> tuple[str, ...]:

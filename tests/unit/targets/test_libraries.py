@@ -74,13 +74,15 @@ def test_a_form_has_the_name_of_the_first_that_is_the_same() -> None:
     assert form.name == "default"
 
 
-def test_subgroup_matrices_are_for_recipes_with_float16() -> None:
-    names = ["h200", "h200-matrices"]
+@pytest.mark.parametrize(
+    "names", [["h200", "h200-matrices"], ["metal-simdgroups", "metal-tensors"]]
+)
+def test_products_of_float16_are_for_recipes_with_float16(names: list[str]) -> None:
     both = fitting_forms(names, has_float16=True, takes_int8=True)
     assert [form.name for form in both] == names
     for asked in (names, names[1:]):
         (form,) = fitting_forms(asked, has_float16=False, takes_int8=True)
-        assert (form.name, form.limits) == ("h200", "h200")
+        assert (form.name, form.limits) == (names[0], LIBRARIES[names[0]].limits)
 
 
 @pytest.mark.parametrize("names", [["h100"], ["default", "default"], [""]])
@@ -104,6 +106,7 @@ def test_names_are_checked(names: list[str]) -> None:
         (("metal", "default", FLOAT, NATIVE), "metal"),
         (("metal", "simdgroups", FLOAT, None), "metal-simdgroups"),
         (("metal", "simdgroups-small", FLOAT, NATIVE), "metal-simdgroups-small"),
+        (("metal", "tensors", FLOAT, NATIVE), "metal-tensors"),
     ],
 )
 def test_a_single_library_has_a_name(form: tuple[str, str, str, str | None], name: str) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gemma4_compile.device_kinds import TENSOR_OPERATIONS
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.runtime.device import metal_launcher, metal_tensors
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library import library_file
 from gemma4_compile.runtime.package.choice import (
@@ -223,6 +226,46 @@ def test_a_package_runs_without_what_is_not_needed_here(tiny_package: Path, tmp_
     opened = Package.open(folder)
     assert (opened.library_name, opened.device, opened.notices) == ("cpu", "cpu", ())
     assert opened.library_path == folder / "model-cpu.so"
+
+
+TENSORS = replace(record("metal-tensors", "metal"), requirements={"features": [TENSOR_OPERATIONS]})
+NO_UNITS = "this GPU is of another family"
+
+
+@pytest.mark.parametrize("lacks", [NO_UNITS, ""])
+def test_tensor_operations_are_offered_where_a_mac_has_them(
+    lacks: str,
+    tiny_package: Path,
+    tmp_path: Path,
+    on: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on(MAC)
+    monkeypatch.setattr(metal_tensors, "without_units", lambda *_: lacks)
+    monkeypatch.setenv(metal_launcher.SWITCH, "own")
+    libraries = [ALL[4], (TENSORS, MACH_O_ARM)]
+    folder = with_libraries(tiny_package, tmp_path / "p", libraries)
+    provenance, there = read_provenance(folder), devices("metal")
+    choice = choose_library(folder, provenance, open_device=there)
+    assert (choice.library.name, choice.notices) == ("metal", ())
+    usable = usable_devices(list(candidates(folder, provenance, there)))
+    if not lacks:
+        assert list(usable) == ["metal", "metal-tensors"], "so --tune times both"
+        named = choose_library(folder, provenance, "metal-tensors", there)
+        assert named.library.name == "metal-tensors"
+        monkeypatch.delenv(metal_launcher.SWITCH)
+        lacks = f"set {metal_launcher.SWITCH}=own"
+    else:
+        assert list(usable) == ["metal"]
+    with pytest.raises(ArtifactError, match=lacks) as caught:
+        choose_library(folder, provenance, "metal-tensors", there)
+    assert "choose another library: metal" in str(caught.value.hint)
+    (tmp_path / "alone").mkdir()
+    alone = with_libraries(tiny_package, tmp_path / "alone" / "p", libraries[1:])
+    for name in (None, "metal-tensors"):
+        with pytest.raises(ArtifactError, match=f"Metal 4's tensor operations.*{lacks}") as caught:
+            choose_library(alone, read_provenance(alone), name, there)
+        assert "--target metal,cpu" in str(caught.value.hint)
 
 
 def test_what_tuning_kept_is_chosen_until_something_changes(

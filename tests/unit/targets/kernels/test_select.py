@@ -12,6 +12,7 @@ import pytest
 
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.activations import (
+    HALVED,
     HALVED_INT8,
     IN_ORDER,
     INT8,
@@ -71,6 +72,7 @@ OPERATORS: Mapping[str, Operator] = {
     "rounding to steps": RoundToStep(1536, "float32", 2, IN_ORDER),
     "chunk, int8": int8_linear(CHUNK, LAYOUT, PACKED),
     "gate and up of a chunk, int8": int8_linear(CHUNK, LAYOUT, PACKED, "gelu_pairs"),
+    "chunk, by float16": Linear(CHUNK, LAYOUT, F16, activations=HALVED),
     "chunk, int8 as float16": Linear(CHUNK, LAYOUT, PACKED, activations=HALVED_INT8),
     "tower": BoundedLinear(CHUNK, BYTES, F16),
     "tower, float32": BoundedLinear(CHUNK, replace(BYTES, dtype="float32"), "float32"),
@@ -83,6 +85,7 @@ OPERATORS: Mapping[str, Operator] = {
     "experts of few rows, int8": replace(EXPERTS, rows=Few(MOST), activations=INT8),
     "experts of a chunk": replace(EXPERTS, rows=CHUNK),
     "experts of a chunk, int8": replace(EXPERTS, rows=CHUNK, in_dtype=PACKED, activations=INT8),
+    "experts of a chunk, by float16": replace(EXPERTS, rows=CHUNK, activations=HALVED),
     "experts of a chunk, int8 as float16": replace(
         EXPERTS, rows=CHUNK, in_dtype=PACKED, activations=HALVED_INT8
     ),
@@ -109,6 +112,7 @@ TARGETS: Mapping[str, TargetSpec] = {
         "webgpu/h200-matrices",
         "metal",
         "metal/simdgroups",
+        "metal/tensors",
         "cuda",
     )
 }
@@ -121,6 +125,7 @@ one row, beside another: linear/gemv_pair
 few rows: linear/few_row_gemv
 chunk: linear/gemm
     metal/simdgroups: linear/simdgroup_gemm
+    metal/tensors: linear/simdgroup_gemm
 one row, int8: linear/gemv
 one row, int8, normed: linear/gemv
 one row, int8, combined: linear/gemv
@@ -138,16 +143,20 @@ chunk, int8: linear/gemm
     cuda: linear/byte_tensor_core_gemm
 gate and up of a chunk, int8: linear/gemm
     cuda: linear/byte_tensor_core_gemm
+chunk, by float16: linear/tensor_gemm
 chunk, int8 as float16: linear/subgroup_matrix_chunk
 tower: linear/bounded_gemm
     webgpu/h200-matrices: linear/subgroup_matrix_gemm
     metal/simdgroups: linear/simdgroup_bounded_gemm
+    metal/tensors: linear/tensor_bounded_gemm
     cuda: linear/tensor_core_gemm
 tower, float32: linear/bounded_gemm
     metal/simdgroups: linear/simdgroup_bounded_gemm
+    metal/tensors: linear/simdgroup_bounded_gemm
 patches: attention/patch_attention
     webgpu/h200-matrices: attention/subgroup_matrix_attention
     metal/simdgroups: attention/simdgroup_patch_attention
+    metal/tensors: attention/simdgroup_patch_attention
     cuda: attention/tensor_core_attention
 gate and up of experts: moe/expert_gate_up
 down of experts: moe/expert_down
@@ -159,6 +168,7 @@ experts of few rows, int8: moe/few_row_experts
 experts of a chunk: moe/expert_gemm
 experts of a chunk, int8: moe/expert_gemm
     cuda: moe/byte_tensor_core_experts
+experts of a chunk, by float16: moe/tensor_experts
 experts of a chunk, int8 as float16: moe/subgroup_matrix_experts
 norm: norms/residual_norm
 norm, packed: linear/quantized_norm
@@ -167,11 +177,13 @@ norm after experts: moe/expert_residual_norm
 norm after experts of few rows, packed: moe/expert_residual_norm
 attention of a chunk: attention/prefill_attention
     metal/simdgroups: attention/simdgroup_chunk_attention
+    metal/tensors: attention/simdgroup_chunk_attention
 attention of a chunk, rounded: attention/prefill_attention
     webgpu/h200-matrices: attention/subgroup_matrix_chunk_attention
     cuda: attention/tensor_core_chunk_attention
 attention of texts: attention/span_attention
     metal/simdgroups: attention/simdgroup_span_attention
+    metal/tensors: attention/simdgroup_span_attention
 attention of one row: attention/decode_attention
 attention of few rows: attention/few_row_attention
 attention of several sequences: attention/decode_attention
