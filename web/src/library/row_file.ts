@@ -19,6 +19,12 @@ interface SyncFile {
 const FOLDER = "gemma4-web-rows";
 /** Of a comparison with what the file holds. */
 const PIECE_BYTES = 1 << 18;
+/** A thread that has ended has its file for a moment longer. */
+const RELEASE_MS = 100;
+const RELEASE_TRIES = 5;
+/** What browsers call a file that another thread has. */
+const IN_USE = ["NoModificationAllowedError", "InvalidStateError"];
+const isInUse = (error: unknown): boolean => IN_USE.includes((error as Error)?.name);
 
 async function openFolder(create: boolean): Promise<FileSystemDirectoryHandle> {
   const storage = (navigator as { storage?: StorageManager }).storage;
@@ -65,11 +71,27 @@ export class RowFile {
       const folder = await openFolder(true);
       await removeOthers(folder, [name]);
       if (name !== undefined) {
-        const named = await RowFile.openOne(folder, name, bytes, true).catch(() => undefined);
+        const named = await RowFile.openNamed(folder, name, bytes);
         if (named) return named;
       }
       return RowFile.openOne(folder, crypto.randomUUID(), bytes, false);
     });
+  }
+
+  /** Undefined where it cannot be had, for example while another model has it. */
+  private static async openNamed(
+    folder: FileSystemDirectoryHandle,
+    name: string,
+    bytes: number,
+  ): Promise<RowFile | undefined> {
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return await RowFile.openOne(folder, name, bytes, true);
+      } catch (error) {
+        if (!isInUse(error) || attempt === RELEASE_TRIES) return undefined;
+        await new Promise((resolve) => setTimeout(resolve, RELEASE_MS));
+      }
+    }
   }
 
   private static async openOne(
@@ -91,7 +113,8 @@ export class RowFile {
         throw new Error(`the browser has no room for ${bytes} bytes: ${String(error)}`);
       }
     } catch (error) {
-      await folder.removeEntry(name).catch(() => undefined); // not where it is in use
+      // Not where it is in use: by now whoever has it may have let go of it.
+      if (!isInUse(error)) await folder.removeEntry(name).catch(() => undefined);
       throw error;
     }
   }

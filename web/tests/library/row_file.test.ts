@@ -183,6 +183,24 @@ describe("a RowFile with a name", () => {
     }
   });
 
+  it("is the one that is kept where a thread that has ended lets go of it a moment later", async () => {
+    vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+    try {
+      const files = stubFiles();
+      const before = await RowFile.open(4, "a");
+      before.write(Uint8Array.of(1, 2, 3, 4), 0);
+      const opening = RowFile.open(4, "a");
+      await vi.advanceTimersByTimeAsync(150); // after its second attempt
+      before.close();
+      await vi.advanceTimersByTimeAsync(1000);
+      const file = await opening;
+      file.write(Uint8Array.of(1, 2, 3, 4), 0);
+      expect([file.bytesKept, [...files.keys()]]).toEqual([4, ["a"]]);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
   it("goes when it is forgotten, unless it is in use", async () => {
     const files = stubFiles();
     for (const name of ["b", "c", "left behind"]) files.set(name, new Uint8Array(1));
