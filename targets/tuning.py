@@ -217,6 +217,8 @@ class SubgroupMatrixTuning:
     ----------
     narrow, medium, wide : tiles of a matrix
     narrow_to, medium_to : rows of W up to which a matrix is narrow, or medium
+    integers_to : rows of W up to which the integers of a chunk's rows are multiplied as such: a
+        chunk of 512 has too few of these tiles for a large GPU
     """
 
     narrow: TensorCoreTuning = field(default_factory=lambda: TensorCoreTuning(warp_columns=32))
@@ -226,6 +228,7 @@ class SubgroupMatrixTuning:
     wide: TensorCoreTuning = field(default_factory=TensorCoreTuning)
     narrow_to: int = 1024
     medium_to: int = 2048
+    integers_to: ClassVar[int] = 1536
 
     def tile(self, rows: int) -> TensorCoreTuning:
         """Tile of a matrix of so many rows."""

@@ -76,7 +76,7 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
         return FusionLimits(None, UNLIMITED, int8, tuning, folds_steps=False)
     width, splits = fused_width(target), few_row_options(target)
     tiles = partial(reads_tiles, spec=target) if target.tensor_cores else None
-    halves = takes_halves if computes_halves(target) else None
+    halves = partial(takes_halves, spec=target) if computes_halves(target) else None
     return FusionLimits(
         target.max_storage_buffers,
         width,

@@ -7,11 +7,21 @@ meet: row lane / 2, columns from lane % 2 * 8 on. Loads copy, as the device's do
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.tiles import subgroup_matrices as calls
+from gemma4_compile.targets.tuning import SubgroupMatrixTuning
 from gemma4_compile.targets.wgsl_matrices import Dialect, Write, write_matrices
+
+
+class _OfAllRows(SubgroupMatrixTuning):
+    """Matrices of few rows are multiplied as float16, too."""
+
+    integers_to: ClassVar[int] = 0
+
+
+OF_ALL_ROWS = _OfAllRows()
 
 ROW, COLUMN = "(i32(threadIdx.x) % 32i / 2i)", "(i32(threadIdx.x) % 2i * 8i)"
 

@@ -25,6 +25,7 @@ from gemma4_compile.operators.rows import CHUNK, Few, Rows
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
 from gemma4_compile.passes.multiply_halves import multiply_halves
 from gemma4_compile.targets import spec, target_spec
+from tests.numerics.emulated_matrices import OF_ALL_ROWS
 from tests.passes.operator_modules import F32, Tensors, assert_same, call, module, rewritten
 from tests.passes.operator_modules import weights as weights_of
 
@@ -33,7 +34,8 @@ WIDTH, ROWS, EXPERTS, TOP_K = 64, 48, 4, 2
 GROUPS = WeightLayout(4, "float16", 32, WIDTH, (ROWS,))
 WIDE_GROUPS = WeightLayout(4, "float32", 32, WIDTH, (ROWS,))
 MINIMA = MinimaLayout(4, "uint32", 32, WIDTH, (ROWS,))
-TARGET = target_spec("webgpu", "h200-matrices")
+TUNED = target_spec("webgpu", "h200-matrices")
+TARGET = replace(TUNED, tuning=replace(TUNED.tuning, subgroup_matrices=OF_ALL_ROWS))
 LIMITS = fusion_limits(TARGET)
 WORDS, SCALES = quantized_specs(WIDTH, N)
 
@@ -71,6 +73,7 @@ def test_a_chunks_matmul_multiplies_float16(layout: WeightLayout) -> None:
         (GROUPS, Few(9), True, LIMITS),
         (WIDE_GROUPS, CHUNK, True, LIMITS),
         (MINIMA, CHUNK, False, LIMITS),
+        (GROUPS, CHUNK, True, fusion_limits(TUNED)),
     ],
     ids=[
         "no matrices",
@@ -79,6 +82,7 @@ def test_a_chunks_matmul_multiplies_float16(layout: WeightLayout) -> None:
         "few rows",
         "scales in float32",
         "nothing in float16",
+        "too few rows for tiles",
     ],
 )
 def test_others_stay(layout: WeightLayout, rows: Rows, halves: bool, limits: FusionLimits) -> None:

@@ -6,6 +6,7 @@ No software driver has them: their calls are emulated (`emulated_matrices.py`), 
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,14 +22,14 @@ from gemma4_compile.targets.kernels.tiles.subgroup_matrices import FEATURE, MULT
 from gemma4_compile.targets.webgpu import link_with
 from gemma4_compile.targets.wgsl_halves import write_halves
 from tests import hf, tolerances
-from tests.numerics.emulated_matrices import emulated
+from tests.numerics.emulated_matrices import OF_ALL_ROWS, emulated
 from tests.packages import Silent, compile_small
 from tests.web.compiled import SIZES, TINY
 from tests.web.dawn import VulkanDriver, run_on_dawn
 
 pytestmark = [pytest.mark.dawn, pytest.mark.parity, pytest.mark.slow]
 
-RECIPE = "q4f16"
+RECIPE, LIMITS = "q4f16", "h200-matrices"
 PROMPT, DECODED = 40, 2  # longer than a chunk and a window
 THREADS = 32
 
@@ -45,7 +46,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def link(executable, output, spec, progress=None):  # type: ignore[no-untyped-def]
         link_with(executable, output, spec, progress, write)
 
-    monkeypatch.setitem(TARGETS, "webgpu", replace(TARGETS["webgpu"], link=link))
+    target = TARGETS["webgpu"]
+    tuned = target.limits[LIMITS]
+    spec = replace(tuned, tuning=replace(tuned.tuning, subgroup_matrices=OF_ALL_ROWS))
+    limits = {**target.limits, LIMITS: spec}
+    monkeypatch.setitem(TARGETS, "webgpu", replace(target, link=link, limits=limits))
     output, sizes = tmp_path / "package", SIZES[TINY]
     request = CompileRequest(
         TINY,
@@ -54,11 +59,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         output,
         context_length=sizes.context_length,
         prefill_chunk=sizes.prefill_chunk,
-        limits="h200-matrices",
+        limits=LIMITS,
         modalities=TEXT_ONLY,
     )
     compile_small(request, Silent())
-    assert any(MULTIPLY_ADD in text for text in written), "text multiplies matrices"
+    for kernel in ("prefill_attention", "int8_gemm"):
+        texts = [text for text in written if re.search(rf"^fn {kernel}", text, re.MULTILINE)]
+        assert any(MULTIPLY_ADD in text for text in texts), f"{kernel} multiplies matrices"
     return output
 
 

@@ -34,6 +34,7 @@ from gemma4_compile.targets.kernels.tiles.subgroup_products import (
     tile_pieces,
 )
 from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE, shared_pieces
+from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import TensorCoreTuning
 
 PIECE_BYTES = PIECE // WORD  # words of bytes that become a piece
@@ -41,10 +42,11 @@ EVEN_BYTES = 0x00FF00FF
 EXPONENT, LARGEST_POWER = 0x7F800000, 254 << 23  # of a float32, and the bits of 2^127
 
 
-def takes_halves(layout: WeightLayout) -> bool:
-    """Return whether there are loaders of a stored matrix."""
+def takes_halves(layout: WeightLayout, spec: TargetSpec) -> bool:
+    """Return whether there are loaders of a stored matrix, and it has rows for enough tiles."""
     is_scaled = layout.dtype == "float16" or isinstance(layout, MinimaLayout)
-    return layout.takes_int8 and is_scaled
+    is_large = layout.rows > spec.tuning.subgroup_matrices.integers_to
+    return layout.takes_int8 and is_scaled and is_large
 
 
 class _RowPowers:

@@ -20,7 +20,7 @@ from gemma4_compile.targets.tuning import SubgroupMatrixTuning, TensorCoreTuning
 from tests.marks import shares
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
-from tests.numerics.emulated_matrices import emulated_spec
+from tests.numerics.emulated_matrices import OF_ALL_ROWS, emulated_spec
 from tests.numerics.kernel_cases import (
     KernelCase,
     differences,
@@ -135,7 +135,7 @@ PART_BYTES = 4 << 20  # so that matrices of released widths have several parts
 
 @pytest.mark.slow
 def test_released_widths(lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    spec = emulated_spec()
+    spec = emulated_spec(subgroup_matrices=OF_ALL_ROWS)
     every = operators(config_of("gemma-4-E2B-it"), "q4kf16m", spec, PART_BYTES)
     halves = [one for one in every if isinstance(one, Linear | ExpertLinear) and one.in_halves]
     of_chunks = [one for one in every if getattr(one, "rows", None) == CHUNK]
