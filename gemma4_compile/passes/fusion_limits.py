@@ -12,7 +12,10 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.layers.kv_cache import KvLimits
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.operator_graph import OperatorCall
-from gemma4_compile.targets.kernels.attention.tensor_core_chunk_shape import LARGEST_HEAD
+from gemma4_compile.targets.kernels.attention.subgroup_matrix_chunk_shape import (
+    subgroup_chunk_heads,
+)
+from gemma4_compile.targets.kernels.attention.tensor_core_chunk_shape import CHANNELS, LARGEST_HEAD
 from gemma4_compile.targets.kernels.linear.float_gemv import fused_width
 from gemma4_compile.targets.kernels.linear.gemv_pair import fits_one_launch
 from gemma4_compile.targets.kernels.tiles.few_row_shape import reads_tiles
@@ -105,8 +108,15 @@ def attention_options(target: TargetSpec) -> AttentionOptions:
         tuning.full_splits,
         tuning.max_blocks,
         tuning.split_channels,
-        rounded_head=LARGEST_HEAD if target.tensor_cores or computes_halves(target) else 0,
+        rounded_heads=_rounded_heads(target),
     )
+
+
+def _rounded_heads(target: TargetSpec) -> tuple[int, ...]:
+    """Channels of heads that the kernels of a chunk's attention in matrix units take."""
+    if target.tensor_cores:
+        return tuple(range(CHANNELS, LARGEST_HEAD + 1, CHANNELS))
+    return subgroup_chunk_heads(target) if computes_halves(target) else ()
 
 
 def kv_limits(target: TargetSpec, context_length: int | None) -> KvLimits | None:

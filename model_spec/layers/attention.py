@@ -38,8 +38,6 @@ from gemma4_compile.operators.rows import (
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.operators.types import Index
 
-ROUNDED_CHANNELS = 64  # heads whose chunks matrix units multiply have a multiple of them
-
 
 @dataclass(frozen=True)
 class AttentionOptions:
@@ -50,20 +48,19 @@ class AttentionOptions:
     sliding_splits, full_splits : splits of a layer's keys by its kind, at most
     max_blocks : splits times KV heads, at most; None for any number
     split_channels : a split has keys of at least so many channels, and in multiples of them
-    rounded_head : a chunk's attention over float16 keys has q and weights in float16, too, in heads
-        of at most so many channels
+    rounded_heads : channels of heads of which a chunk's attention over float16 keys has q and
+        weights in float16, too
     """
 
     sliding_splits: int
     full_splits: int
     max_blocks: int | None = None
     split_channels: int = 1
-    rounded_head: int = 0
+    rounded_heads: tuple[int, ...] = ()
 
     def rounds(self, head_dim: int, cache_dtype: str) -> bool:
         """Whether a chunk's q and weights are rounded to float16, for matrix units."""
-        fits = head_dim <= self.rounded_head and head_dim % ROUNDED_CHANNELS == 0
-        return fits and cache_dtype == "float16"
+        return head_dim in self.rounded_heads and cache_dtype == "float16"
 
     def splits(self, plan: LayerPlan) -> int:
         """Splits for a layer."""

@@ -16,6 +16,7 @@ from gemma4_compile.targets.kernels.tiles.subgroup_matrices import (
 from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE
 from gemma4_compile.targets.spec import TargetSpec
 
+LARGEST_HEAD = 512  # channels
 CHANNELS = 128  # of a row's sums in one subgroup, at most: 64 registers of a thread
 KEYS = 32  # of a tile, at most
 ROWS, MANY_HEADS = 64, 16  # of a block, of models with at least so many query heads
@@ -126,6 +127,12 @@ def subgroup_chunk_shape(dim: int, heads: int, spec: TargetSpec) -> SubgroupChun
             keys //= 2
         rows //= 2
     return None
+
+
+def subgroup_chunk_heads(spec: TargetSpec) -> tuple[int, ...]:
+    """Channels of the heads that a block holds: multiples of 32."""
+    every = range(2 * SIDE, LARGEST_HEAD + 1, 2 * SIDE)
+    return tuple(dim for dim in every if subgroup_chunk_shape(dim, 1, spec) is not None)
 
 
 def fits_subgroup_matrices(operator: PrefillAttention, spec: TargetSpec) -> bool:

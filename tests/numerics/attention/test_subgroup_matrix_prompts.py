@@ -17,6 +17,7 @@ from gemma4_compile.targets.kernels.attention.subgroup_matrix_chunk import SLACK
 from gemma4_compile.targets.kernels.attention.subgroup_matrix_chunk_shape import (
     SubgroupChunkShape,
     fits_subgroup_matrices,
+    subgroup_chunk_heads,
     subgroup_chunk_shape,
 )
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import SIDE
@@ -152,11 +153,10 @@ def test_sums_are_rescaled_where_scores_rise_and_mistakes_are_found(
     assert not missed
 
 
-HEADS = range(64, 513, 64)
-
-
 def test_divisions_fit() -> None:
-    for dim in HEADS:
+    every = subgroup_chunk_heads(SPEC)
+    assert set(every) == {*range(32, 513, 32)} - {352, 416}, "eleven and thirteen parts"
+    for dim in every:
         for heads in (1, 8, 32):
             shape = subgroup_chunk_shape(dim, heads, SPEC)
             assert shape is not None
