@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
+from gemma4_compile.runtime.engine.rows_due import Riding
 from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.engine.token_engine import DeviceSampling, Rounds, TokenEngine
 from gemma4_compile.runtime.sampling.sampling import TokenChooser
@@ -85,6 +86,9 @@ class ScriptedEngine:
         self.said += 1
         return self._forward([token_id])
 
+    def read_logits(self) -> Float32Array:
+        return self.logits
+
     def _forward(self, ids: Sequence[int]) -> Float32Array:
         self.before_step()
         self.held += ids
@@ -114,9 +118,11 @@ class ScriptedSequences:
     Attributes
     ----------
     log : what ran, in order: `read N` for a chunk of engine N, `step N M` for a step of some,
-        `round N M` for a forward of some with guesses
+        `step N M + 3 of L` for one that reads rows of a prompt, too, `round N M` for a forward of
+        some with guesses
     before_step : called before each of these of several
     joint_guesses : guesses of each in such a forward; 0 for none
+    rows : of a step that reads rows of a prompt, too; 0 where none does
     """
 
     def __init__(self, engines: Sequence[ScriptedEngine]) -> None:
@@ -125,7 +131,7 @@ class ScriptedSequences:
         self.added = 0
         self.log: list[str] = []
         self.before_step: Callable[[], object] = lambda: None
-        self.joint_guesses = 0
+        self.joint_guesses = self.rows = 0
         self.forks: list[tuple[int, int, int]] = []
         for number, engine in enumerate(engines):
             self._watch(engine, number)
@@ -162,15 +168,26 @@ class ScriptedSequences:
         engines: Sequence[TokenEngine],
         last: Sequence[int | None],
         choosers: Sequence[TokenChooser],
+        riding: Riding | None = None,
     ) -> list[int]:
         rows = [engine for engine in engines if isinstance(engine, ScriptedEngine)]
-        self.log.append(" ".join(["step", *(str(self.engines.index(row)) for row in rows)]))
+        named = ["step", *(str(self.engines.index(row)) for row in rows)]
+        reader = None if riding is None else riding.engine
+        if riding is not None and isinstance(reader, ScriptedEngine):
+            named.append(f"+ {len(riding.ids)} of {self.engines.index(reader)}")
+        self.log.append(" ".join(named))
         self.before_step()
+        if riding is not None and isinstance(reader, ScriptedEngine):
+            reader.said = 0
+            reader._forward(riding.ids)
         for row, token in zip(rows, last, strict=True):
             if token is not None:
                 row.said += 1
                 row._forward([token])
         return [choose(row.logits) for row, choose in zip(rows, choosers, strict=True)]
+
+    def most_riding(self, count: int) -> int:
+        return max(self.rows - count, 0) if count else 0
 
     def most_guesses(self, count: int) -> int:
         return self.joint_guesses

@@ -23,11 +23,12 @@ def _mode(params: str) -> dict[str, str]:
 
 
 def _decoder_spec(
-    config: Gemma4Config, *, joins: bool, joins_drafts: bool
+    config: Gemma4Config, *, joins: bool, joins_rows: bool
 ) -> dict[str, dict[str, object]]:
     """The functions and their arguments; of packages with a drafter, what holds its drafts.
 
-    `joins` : with that which takes tokens of several sequences; `joins_drafts` : with theirs, too
+    `joins` : with that which takes a token of each of several sequences; `joins_rows` : with that
+    which takes some of each, too, as drafts, or a prompt's last rows beside others' tokens
     """
     hidden = config.hidden_size
     state = nn.spec.Object(object_type=nn.Object)
@@ -43,7 +44,7 @@ def _decoder_spec(
         **({} if config.drafter is None else {abi.VERIFY: verify}),
         **{
             name: {"ids": nn.spec.Tensor(["n"], "int32"), "kv": state, "$": _mode("packed")}
-            for name in [abi.DECODE_ROWS] * joins + [abi.VERIFY_ROWS] * joins_drafts
+            for name in [abi.DECODE_ROWS] * joins + [abi.VERIFY_ROWS] * joins_rows
         },
         abi.EMBED: {"ids": nn.spec.Tensor(["n"], "int32"), "$": _mode("packed")},
         abi.PREFILL: {
@@ -126,8 +127,8 @@ def export_decoder(decoder: Gemma4ForCausalLM) -> Exported:
     config, options = decoder.config, decoder.options
     joins = options.joins_sequences and decoder.layout.joins
     has_drafter = config.drafter is not None
-    joins_drafts = joins and has_drafter and not options.slots_apart
-    spec = _decoder_spec(config, joins=joins, joins_drafts=joins_drafts)
+    joins_rows = joins and not options.slots_apart
+    spec = _decoder_spec(config, joins=joins, joins_rows=joins_rows)
     module, parameters = decoder.export_tvm(spec)
     sampler = SamplerModule(config.vocab_size, SamplerOptions(options.softmax_blocks))
     draws_rows = has_drafter or joins
@@ -135,7 +136,7 @@ def export_decoder(decoder: Gemma4ForCausalLM) -> Exported:
     module.update(helpers)
     for name in (abi.EMBED, abi.PREFILL):
         module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, {"n": options.prefill_chunk})
-    for name in [abi.DECODE_ROWS] * joins + [abi.VERIFY_ROWS] * joins_drafts:
+    for name in [abi.DECODE_ROWS] * joins + [abi.VERIFY_ROWS] * joins_rows:
         attrs = {VAR_BOUNDS_ATTR: {"n": MAX_ROWS}, FEW_ROWS_ATTR: MAX_ROWS}
         module[name] = module[name].with_attrs(attrs)
     if has_drafter:

@@ -9,6 +9,7 @@ import pytest
 
 from gemma4_compile.runtime import Engine
 from gemma4_compile.runtime.engine import turns
+from gemma4_compile.runtime.engine.joint import Riders
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
 from tests.cuda.launches import CUDA, PROMPT, launches_of
@@ -99,6 +100,18 @@ def joint_steps(package: Path) -> None:
     assert drawn.replayed == three.replayed
     assert len(drawn.direct) == 4, "one draw for all rows, from where the forward wrote them"
     assert CUDA.downloads == 1
+    recorded = launches_of(lambda: engine.step(sequences[:2], Riders(sequences[2], [7, 8])))
+    assert len(recorded.direct) > 50, "issued, recorded and compared: four rows of several"
+    for places in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
+        *writing, reading = (sequences[place] for place in places)
+        for sequence in writing:
+            sequence.sampler, sequence.chosen = Sampler(SamplingOptions(temperature=1.0), 1), 7
+        riders = Riders(reading, [7, 8])
+        step = launches_of(lambda writing=writing, riders=riders: engine.step(writing, riders))
+        assert step.replayed == recorded.replayed, "whose rows they are, the state says"
+        assert len(step.direct) == 4, "a draw for those that are written"
+        assert CUDA.downloads == 1
+        assert reading.logits is not None
 
 
 def forked_logits(package: Path) -> None:

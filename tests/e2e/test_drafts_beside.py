@@ -22,6 +22,7 @@ from gemma4_compile.runtime.server.tickets import Ticket
 from gemma4_compile.runtime.speculative.draft_turns import DraftTurns, Turn
 from gemma4_compile.runtime.speculative.drafter import Drafter
 from tests.drafted import CONTEXT, drafted_package
+from tests.several_sequences import FixedRides
 
 SLOTS, DRAFTS, TOKENS = 3, 3, 12
 
@@ -135,6 +136,7 @@ def test_replies_with_guesses_beside_others_are_those_of_one_alone(
             waiting.append(Ticket(start, lambda _: None, prompt))
         tickets, ended = list(waiting), set[Ticket]()
         scheduler = Scheduler(slots, ended.add)
+        scheduler.rides = FixedRides(ride=True)
         scheduler.draft_turns = turns = AtRandom()
         while len(ended) < len(tickets):
             while waiting and (slots.has_room() or scheduler.make_room()):
@@ -143,6 +145,7 @@ def test_replies_with_guesses_beside_others_are_those_of_one_alone(
         assert scheduler.counts.steps
         assert bool(scheduler.counts.put_aside) == (count == 2)
         assert scheduler.counts.accepted_tokens
+        assert scheduler.counts.ridden_tokens
         assert scheduler.counts.joint_rounds == turns.joined >= (2 if count == SLOTS else 0)
         assert scheduler.counts.joint_round_tokens >= 2 * turns.joined
         return tickets

@@ -22,8 +22,8 @@ from gemma4_compile.runtime.engine.expert_placement import (
     place_experts,
     watched,
 )
-from gemma4_compile.runtime.engine.joint import Joint
-from gemma4_compile.runtime.engine.joint_rounds import JointRounds
+from gemma4_compile.runtime.engine.joint import Joint, Riders
+from gemma4_compile.runtime.engine.joint_rounds import JointRounds, steps_of_rows
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Rounds
@@ -192,7 +192,8 @@ class Engine:
         steps = token_steps(*shared, self.vocab_size, graphs=graphs)
         self.runner = ModelRunner(model, steps)
         self.sampling = DeviceSampling(self.device, self.runner, self.sequence)
-        self.joint = Joint(model, self.runner, self.context_length, graphs=graphs)
+        rows = steps_of_rows(model, graphs=graphs)
+        self.joint = Joint(model, self.runner, self.context_length, graphs=graphs, rows=rows)
         self._turns = Turns(self.device, self.runner, self.joint, sequences)
         self.rounds: Rounds | None = None
         self.joint_rounds: JointRounds | None = None
@@ -200,8 +201,7 @@ class Engine:
             own = tvm_ffi.Array(package.load_drafter(metadata, place, progress))
             drafters = Drafters(*shared, own, graphs=graphs)
             self.rounds = Rounds(model, self.runner, self.sequence, drafters, drafts)
-            joined = (model, self.runner, self.context_length)
-            self.joint_rounds = JointRounds(*joined, graphs=graphs)
+            self.joint_rounds = JointRounds(model, self.runner, self.context_length, rows)
 
     @property
     def placement(self) -> Placement:
@@ -284,7 +284,18 @@ class Engine:
         """Add one token and return the logits (vocab_size,) of the next; as `prefill`."""
         return self._read(self.runner.forward_one(self._checked(sequence), token_id))
 
-    def step(self, sequences: Collection[Sequence]) -> list[int]:
+    def read_logits(self, sequence: Sequence | None = None) -> Float32Array:
+        """The logits (vocab_size,) of the token that was added last.
+
+        UsageError if there are none, since tokens were taken back or a draw used them; or as of
+        `prefill`, of the sequence.
+        """
+        logits = self.runner.last_logits(self._checked(sequence))
+        if logits is None:
+            raise UsageError("there are no logits of the last token: add a token first")
+        return self._read(logits)
+
+    def step(self, sequences: Collection[Sequence], riders: Riders | None = None) -> list[int]:
         """Add to each the token that was chosen for it last, and let its sampler choose the next.
 
         The first token after a prompt is chosen without another forward. Up to eight sequences
@@ -293,16 +304,22 @@ class Engine:
         comes out after all tokens were added, and nothing is chosen for any: the next step asks all
         samplers again.
 
+        `riders` : rows of a prompt of another sequence that share the forward, no more than
+        `joint.most_riders`; nothing is chosen after them
+
         Raises
         ------
         ContextFullError
             If there is no room in one of them; nothing is added to any.
         UsageError
             If one is named twice, was removed, is another engine's, is within a round, or has no
-            sampler, or no logits to choose from; nothing is added to any. As after an error of a
+            sampler, or no logits to choose from, or there are no riders, or too many of them for
+            these sequences, or of one of them; nothing is added to any. As after an error of a
             sampler, if that chose no token id, or changed one of the sequences.
         """
-        return self._turns.step([self._checked(one) for one in sequences])
+        if riders is not None:
+            self._checked(riders.sequence)
+        return self._turns.step([self._checked(one) for one in sequences], riders)
 
     def _checked(self, sequence: Sequence | None) -> Sequence:
         """The one that a caller gives, or its own; UsageError as of `Sequences.check`."""

@@ -8,7 +8,7 @@ from collections.abc import Generator as Steps
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Literal, TypeAlias, cast
 
 from tokenizers import Tokenizer
 
@@ -24,6 +24,7 @@ from gemma4_compile.runtime.engine.prompt_reading import (
     read_chunks,
     read_tokens,
 )
+from gemma4_compile.runtime.engine.rows_due import RowsDue
 from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.engine.token_due import TokenDue
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
@@ -44,6 +45,7 @@ _OPEN_TOOL_RESPONSE = "<|tool_response>"
 _log = logging.getLogger(__name__)
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
+Paused: TypeAlias = "Event | PromptProgress | RowsDue | TokenDue"
 
 
 class Generator:
@@ -192,6 +194,10 @@ class Generator:
         self._held.end_forward(*chunk.keys())
         return logits
 
+    def rows_due(self, rows: Prompt) -> RowsDue:
+        """The place where the last rows of a prompt wait."""
+        return RowsDue(self.engine, self._held, rows)
+
     def next_token(self, chooser: TokenChooser) -> NextToken:
         """The way to the tokens of a reply after the prompt that the state holds."""
         rounds, guessing = self.engine.rounds, None
@@ -259,16 +265,11 @@ class Generation:
         parser: ReplyParser | PlainParser,
         client: Hashable,
     ) -> None:
-        self._client = client
-        self._generator = generator
-        self._prompt = prompt
-        self._chooser = chooser
-        self._max_tokens = max_tokens
-        self.stop = stop
-        self._parser = parser
-        self.token_ids: list[int] = []
-        self.text = ""
-        self.reasoning = ""
+        self._generator, self._client = generator, client
+        self._prompt, self._chooser = prompt, chooser
+        self._max_tokens, self.stop = max_tokens, stop
+        self._parser, self.token_ids = parser, list[int]()
+        self.text = self.reasoning = ""
         self.tool_calls: list[ToolCall] = []
         self.finish_reason: FinishReason = "interrupted"
         self.prompt_tokens = len(prompt)
@@ -284,8 +285,8 @@ class Generation:
         """The events, as they come."""
         return cast("Iterator[Event | PromptProgress]", self._events)  # without pauses
 
-    def pausing(self) -> Iterator[Event | PromptProgress | TokenDue]:
-        """The events, and a place to wait before every token; in the place of iterating."""
+    def pausing(self) -> Iterator[Paused]:
+        """The events, and places to wait before a prompt's last rows and before every token."""
         self._pauses = True
         return self._events
 
@@ -298,7 +299,7 @@ class Generation:
         """Speed after the first token; 0 where there was no second one."""
         return (len(self.token_ids) - 1) / self.decode_s if len(self.token_ids) > 1 else 0.0
 
-    def _run(self) -> Steps[Event | PromptProgress | TokenDue, None, None]:
+    def _run(self) -> Steps[Paused, None, None]:
         before = replace(self._generator.drafting)
         try:
             yield from self._reply()
@@ -307,7 +308,7 @@ class Generation:
                 self.drafting = self._generator.drafting.since(before)
             _log.info("reply ended: %s, %d tokens", self.finish_reason, len(self.token_ids))
 
-    def _reply(self) -> Steps[Event | PromptProgress | TokenDue, None, None]:
+    def _reply(self) -> Steps[Paused, None, None]:
         begin = time.perf_counter()
         if isinstance(self._chooser, PromptReader):
             self._chooser.begin(self._prompt.ids)
@@ -369,14 +370,14 @@ class Generation:
         yield due
         return due.take()
 
-    def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:
+    def _prefill(self) -> Steps[PromptProgress | RowsDue, None, Float32Array]:
         generator = self._generator
         if self.watch is not None:
             generator.take(self._client)
             return (yield from read_tokens(generator, self._prompt, self.watch))
         done = generator.rewind(self._prompt)
         self.reused_tokens = done if generator.take(self._client) else 0
-        return (yield from read_chunks(generator, self._prompt, done))
+        return (yield from read_chunks(generator, self._prompt, done, pauses=self._pauses))
 
     def _emit(self, events: list[Event]) -> Steps[Event, None, bool]:
         """Pass events on; return whether a stop text, or the only call, ended the answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Listed
+from dataclasses import dataclass
 
 import numpy as np
 import tvm_ffi
@@ -14,6 +15,22 @@ from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.joint_steps import MOST_ROWS, JointDraws, JointSteps
 from gemma4_compile.runtime.sampling.sampling import DrawOptions
+
+
+@dataclass(frozen=True)
+class Riders:
+    """Rows of a prompt that a forward of other sequences reads, too.
+
+    Attributes
+    ----------
+    sequence : to which they are added
+    ids : their tokens
+    ends : whether its logits are asked for: those of the last row alone are kept
+    """
+
+    sequence: Sequence
+    ids: Listed[int]
+    ends: bool = True
 
 
 class JointRows:
@@ -43,10 +60,13 @@ class JointRows:
     def keep(self, first: int, count: int) -> None:
         """Copy rows, each to memory of its slot: they are its sequence's logits."""
         for row in range(first, first + count):
-            sequence = self.sequences[row]
-            kept = self._runner.steps.kept_logits(sequence.slot)
-            copy(view(self._logits, kept.shape, 4 * int(kept.shape[2]) * row), kept)
-            sequence.logits = kept
+            self.keep_row(row, self.sequences[row])
+
+    def keep_row(self, row: int, sequence: Sequence) -> None:
+        """As `keep`, one row, as a sequence's logits."""
+        kept = self._runner.steps.kept_logits(sequence.slot)
+        copy(view(self._logits, kept.shape, 4 * int(kept.shape[2]) * row), kept)
+        sequence.logits = kept
 
     def draw(self, first: int, options: DrawOptions, uniforms: Listed[float]) -> tvm_ffi.Tensor:
         """Launch draws from rows that have these options, as many as numbers; int32 (n,)."""
@@ -64,17 +84,28 @@ class Joint:
     """
 
     def __init__(
-        self, model: LoadedModel, runner: ModelRunner, context_length: int, *, graphs: bool
+        self,
+        model: LoadedModel,
+        runner: ModelRunner,
+        context_length: int,
+        *,
+        graphs: bool,
+        rows: JointSteps | None = None,
     ) -> None:
-        """Take the model."""
+        """Take the model.
+
+        `rows` : the calls for some tokens of each, as of `JointRounds`
+        """
         self._runner = runner
+        self._row_steps = rows
+        self._most_rows = min(MOST_ROWS, model.prefill_chunk, context_length)
         self.most = 1
         self.steps: JointSteps | None = None
         self._draws: JointDraws | None = None
         if model.kv.sequences > 1 and model.library.has(abi.DECODE_ROWS):
             shared = model.library, model.device, model.kv.handle, model.params
             self.steps = JointSteps(*shared, graphs=graphs)
-            self.most = min(MOST_ROWS, model.prefill_chunk, context_length)
+            self.most = self._most_rows
             if model.library.has(abi.DRAW_ROWS):  # libraries of before have it with a drafter only
                 self._draws = JointDraws(model.library, model.device)
 
@@ -99,6 +130,33 @@ class Joint:
                 self._runner.forward_one(group[0], own[0])
             else:
                 yield self._add_together(group, own)
+
+    def most_riders(self, sequences: int) -> int:
+        """Rows of a prompt that a forward of so many others takes besides; 0 for none."""
+        if self._row_steps is None or not sequences:
+            return 0
+        return max(self._most_rows - sequences, 0)
+
+    def add_beside(
+        self, sequences: Listed[Sequence], tokens: Listed[int], riders: Riders
+    ) -> JointRows:
+        """Add one token to each, and rows of a prompt to another one, no more than `most_riders`.
+
+        All are known to fit. Returned are the rows of the tokens, as `forwards` gives them; the
+        prompt's logits are kept.
+        """
+        assert self._row_steps is not None, "see `most_riders`"
+        ids = [*tokens, *riders.ids]
+        if self._runner.window is not None:
+            self._runner.window.put(ids)
+        every = [*sequences, riders.sequence]
+        Sequence.begin_rounds(every, [1] * len(sequences) + [len(riders.ids)])
+        logits = self._row_steps.run(ids)[0]
+        Sequence.end_step(every, [*tokens, riders.ids[-1]])
+        rows = JointRows(logits, sequences, self._runner, self._draws)
+        if riders.ends:
+            rows.keep_row(len(ids) - 1, riders.sequence)
+        return rows
 
     def _add_together(self, sequences: Listed[Sequence], tokens: Listed[int]) -> JointRows:
         assert self.steps is not None, "else each is alone"

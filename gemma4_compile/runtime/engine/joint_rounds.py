@@ -20,6 +20,17 @@ def shares_rounds() -> bool:
     return os.environ.get(SWITCH, "1") != "0"
 
 
+def steps_of_rows(model: LoadedModel, *, graphs: bool) -> JointSteps | None:
+    """The calls for some tokens of each of several sequences.
+
+    None where the library has none of this kind, or they are off.
+    """
+    if model.kv.sequences < 2 or not model.library.has(abi.VERIFY_ROWS) or not shares_rounds():
+        return None
+    shared = model.library, model.device, model.kv.handle, model.params
+    return JointSteps(*shared, graphs=graphs, function=abi.VERIFY_ROWS)
+
+
 class JointRounds:
     """Begins rounds of several sequences, whose tokens and guesses one forward checks.
 
@@ -27,20 +38,19 @@ class JointRounds:
 
     Attributes
     ----------
-    steps : the calls; None where the library has none of this kind, or they are off
+    steps : the calls; None as of `steps_of_rows`
     """
 
     def __init__(
-        self, model: LoadedModel, runner: ModelRunner, context_length: int, *, graphs: bool
+        self,
+        model: LoadedModel,
+        runner: ModelRunner,
+        context_length: int,
+        steps: JointSteps | None,
     ) -> None:
-        """Take the model."""
-        self._runner = runner
-        self.steps: JointSteps | None = None
+        """Take the model, and its calls."""
+        self._runner, self.steps = runner, steps
         self._rows = min(MOST_ROWS, model.prefill_chunk, context_length)
-        is_there = model.kv.sequences > 1 and model.library.has(abi.VERIFY_ROWS)
-        if is_there and shares_rounds():
-            shared = model.library, model.device, model.kv.handle, model.params
-            self.steps = JointSteps(*shared, graphs=graphs, function=abi.VERIFY_ROWS)
 
     def most_guesses(self, sequences: int) -> int:
         """Guesses of each of so many sequences, at most; 0 where they share no forward."""

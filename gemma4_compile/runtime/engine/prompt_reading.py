@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.engine.rows_due import RowsDue, may_ride
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 
 PromptWatcher = Callable[[int, Float32Array], None]
@@ -38,17 +39,29 @@ class PromptState(Protocol):
     def prefill(self, chunk: Prompt, *, as_token: bool = False) -> Float32Array:
         """Add one chunk, or one token as those of replies are; return the logits after it."""
 
+    def rows_due(self, rows: Prompt) -> RowsDue:
+        """The place where rows wait that come next."""
+
     def keep(self, rest: int) -> float:
         """Tell of the state after a chunk, before `rest` tokens."""
 
 
 def read_chunks(
-    state: PromptState, prompt: Prompt, done: int
-) -> Steps[PromptProgress, None, Float32Array]:
-    """Read what comes after the first `done` tokens; return the logits after the last one."""
+    state: PromptState, prompt: Prompt, done: int, *, pauses: bool = False
+) -> Steps[PromptProgress | RowsDue, None, Float32Array]:
+    """Read what comes after the first `done` tokens; return the logits after the last one.
+
+    `pauses` : with a place to wait before the last ones, where they are few
+    """
     total, logits = len(prompt), None
     for part in state.cut(prompt, done):
-        logits = state.prefill(prompt.part(part.start, part.stop))
+        rows = prompt.part(part.start, part.stop)
+        if pauses and part.stop == total and may_ride(rows):
+            due = state.rows_due(rows)
+            yield due
+            rows, logits = due.take()
+        if len(rows):
+            logits = state.prefill(rows)
         if part.stop < total:
             state.keep(total - part.stop)
         yield PromptProgress(part.stop, total, part.stop - part.start)

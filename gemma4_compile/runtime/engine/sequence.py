@@ -133,7 +133,7 @@ class Sequence:
 
     @staticmethod
     def begin_rounds(sequences: Collection[Sequence], counts: Collection[int]) -> None:
-        """As `begin_step`, for so many tokens of each: the one chosen last, and guesses."""
+        """As `begin_step`, for so many tokens of each: as one and guesses, or rows of a prompt."""
         for sequence in sequences:
             sequence.version += 1
             sequence.added = None

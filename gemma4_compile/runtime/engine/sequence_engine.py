@@ -8,8 +8,10 @@ from typing import Protocol
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.engine.joint import Riders
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.rounds import Rounds
+from gemma4_compile.runtime.engine.rows_due import Riding
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.sampling.sampling import Float32Array, TokenChooser
@@ -38,9 +40,16 @@ class SeveralEngines(Protocol):
         """
 
     def step(
-        self, engines: Listed[TokenEngine], last: Listed[int | None], choosers: Listed[TokenChooser]
+        self,
+        engines: Listed[TokenEngine],
+        last: Listed[int | None],
+        choosers: Listed[TokenChooser],
+        riding: Riding | None = None,
     ) -> list[int]:
         """Add its token to each, or none after a prompt, and choose the next; as `Engine.step`."""
+
+    def most_riding(self, count: int) -> int:
+        """Rows of another's prompt that a forward of tokens of so many takes besides; or 0."""
 
     def most_guesses(self, count: int) -> int:
         """Guesses of a round of each of so many, at most, where one forward checks all; else 0."""
@@ -103,6 +112,10 @@ class SequenceEngine:
         """As `Engine.decode`."""
         return self._engine.decode(token_id, self.sequence)
 
+    def read_logits(self) -> Float32Array:
+        """As `Engine.read_logits`."""
+        return self._engine.read_logits(self.sequence)
+
 
 class EngineSequences:
     """The sequences of an engine, its own first; see `SeveralEngines`."""
@@ -150,7 +163,11 @@ class EngineSequences:
         return True
 
     def step(
-        self, engines: Listed[TokenEngine], last: Listed[int | None], choosers: Listed[TokenChooser]
+        self,
+        engines: Listed[TokenEngine],
+        last: Listed[int | None],
+        choosers: Listed[TokenChooser],
+        riding: Riding | None = None,
     ) -> list[int]:
         """As `SeveralEngines.step`."""
         sequences = []
@@ -158,7 +175,15 @@ class EngineSequences:
             assert isinstance(engine, SequenceEngine), "it was added here"
             engine.sequence.sampler, engine.sequence.chosen = chooser, token_id
             sequences.append(engine.sequence)
-        return self._engine.step(sequences)
+        if riding is None:
+            return self._engine.step(sequences)
+        assert isinstance(riding.engine, SequenceEngine), "it was added here"
+        riders = Riders(riding.engine.sequence, riding.ids, riding.ends)
+        return self._engine.step(sequences, riders)
+
+    def most_riding(self, count: int) -> int:
+        """As `SeveralEngines.most_riding`."""
+        return self._engine.joint.most_riders(count)
 
     def most_guesses(self, count: int) -> int:
         """As `SeveralEngines.most_guesses`."""

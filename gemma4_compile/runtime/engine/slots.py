@@ -14,6 +14,7 @@ from gemma4_compile.runtime.engine.beginnings import KeptCounts, beginning
 from gemma4_compile.runtime.engine.expert_cache import ExpertCounts
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
+from gemma4_compile.runtime.engine.rows_due import RowsDue
 from gemma4_compile.runtime.engine.sequence_engine import SeveralEngines
 from gemma4_compile.runtime.engine.token_due import TokenDue
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
@@ -231,14 +232,24 @@ class Slots:
         slot.lent -= 1
         self.shelf.drop(aside.copy)
 
-    def step(self, dues: Iterable[tuple[Slot, TokenDue]]) -> None:
-        """Give each the token that a step of all chooses; an error is for all of them to `fail`."""
+    def step(
+        self,
+        dues: Iterable[tuple[Slot, TokenDue]],
+        reading: tuple[RowsDue, int] | None = None,
+    ) -> None:
+        """Give each the token that a step of all chooses; an error is for all of them to `fail`.
+
+        `reading` : another one, of whose prompt's last rows the step reads so many, too
+        """
         slots, waiting = zip(*dues, strict=True)
         for due in waiting:
             due.join()
         engines = [slot.generator.engine for slot in slots]
         last = [due.last for due in waiting]
-        tokens = self.engines.step(engines, last, [due.chooser for due in waiting])
+        riding = None if reading is None else reading[0].begin(reading[1])
+        tokens = self.engines.step(engines, last, [due.chooser for due in waiting], riding)
+        if reading is not None:
+            reading[0].end()
         for due, token_id in zip(waiting, tokens, strict=True):
             due.give(token_id)
 

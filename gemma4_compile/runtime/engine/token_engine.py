@@ -97,3 +97,6 @@ class TokenEngine(Protocol):
 
     def decode(self, token_id: int) -> Float32Array:
         """Add one token; return its logits."""
+
+    def read_logits(self) -> Float32Array:
+        """The logits of the token that was added last, by a step of several."""

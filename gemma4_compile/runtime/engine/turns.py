@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Listed
 from itertools import groupby
 from typing import TypeAlias
@@ -13,7 +13,7 @@ import tvm_ffi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.device.device import Device, copy, view
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
-from gemma4_compile.runtime.engine.joint import Joint
+from gemma4_compile.runtime.engine.joint import Joint, JointRows, Riders
 from gemma4_compile.runtime.engine.model_runner import ModelRunner
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.sampling.sampling import DrawOptions, Sampler, TokenChooser
@@ -31,16 +31,18 @@ class Turns:
         self._tokens = device.empty((most,), "int32")  # those that were drawn
         self._drawing: dict[int, DeviceSampling] = {}  # by slot
 
-    def step(self, sequences: Collection[Sequence]) -> list[int]:
+    def step(self, sequences: Collection[Sequence], riders: Riders | None = None) -> list[int]:
         """As `Engine.step`."""
         if len(set(sequences)) < len(sequences):
             raise UsageError("step: a sequence is named twice")
         samplers = {sequence: self._check(sequence) for sequence in sequences}
+        if riders is not None:
+            self._check_riders(sequences, riders)
         options = {one: self._options(sampler) for one, sampler in samplers.items()}
         for sequence in sequences:
             if sequence.chosen is None:
                 self._runner.last_logits(sequence)
-        drawn = self._add(sequences, samplers, options)
+        drawn = self._add(samplers, options, riders)
         done = {sequence for group, _ in drawn for sequence in group}
         for sequence, own in options.items():
             if own is not None and sequence not in done:
@@ -61,19 +63,19 @@ class Turns:
 
     def _add(
         self,
-        sequences: Collection[Sequence],
         samplers: Mapping[Sequence, TokenChooser],
         options: Mapping[Sequence, DrawOptions | None],
+        riders: Riders | None,
     ) -> list[Drawn]:
         """Add the tokens that wait, and launch the draws of rows that have their options in common.
 
         Their logits are not kept, unless a sampler of the host may end the step with an error: then
         the next step draws again. So it does after Ctrl-C, from logits that are made again.
         """
-        waiting = [(one, one.chosen) for one in sequences if one.chosen is not None]
+        waiting = [(one, one.chosen) for one in samplers if one.chosen is not None]
         waiting.sort(key=lambda pair: options[pair[0]] or ())  # equal ones side by side
         keeps, drawn = None in options.values(), list[Drawn]()
-        for rows in self._joint.forwards([one for one, _ in waiting], [at for _, at in waiting]):
+        for rows in self._forwards([one for one, _ in waiting], [at for _, at in waiting], riders):
             first = 0
             for own, group in groupby(rows.sequences, key=options.__getitem__):
                 members = list(group)
@@ -84,6 +86,26 @@ class Turns:
                     drawn.append((members, rows.draw(first, own, uniforms)))
                 first += len(members)
         return drawn
+
+    def _forwards(
+        self, sequences: Listed[Sequence], tokens: Listed[int], riders: Riders | None
+    ) -> Iterable[JointRows]:
+        if riders is None:
+            return self._joint.forwards(sequences, tokens)
+        return [self._joint.add_beside(sequences, tokens, riders)]
+
+    def _check_riders(self, sequences: Collection[Sequence], riders: Riders) -> None:
+        """Errors as of `Engine.step`."""
+        self._runner.check(riders.sequence, riders.ids)
+        rows = sum(one.chosen is not None for one in sequences)
+        most = self._joint.most_riders(rows)
+        if len(riders.ids) > most:
+            raise UsageError(
+                f"step: beside {rows} tokens expected at most {most} rows of a prompt, found "
+                f"{len(riders.ids)}"
+            )
+        if riders.sequence in sequences:
+            raise UsageError("step: a sequence is named twice: its prompt has not been read")
 
     def _check(self, sequence: Sequence) -> TokenChooser:
         """The sampler; errors as of `Engine.step`."""

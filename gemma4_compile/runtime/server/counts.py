@@ -40,6 +40,7 @@ class Counts:
     steps, rows : joint steps of several replies, and tokens that these chose
     turn_rounds, turn_tokens : rounds of replies in turns, in the place of these, and their tokens
     joint_rounds, joint_round_tokens : forwards of several replies with guesses, and their tokens
+    ridden_tokens : of prompts, those that were read in a step of other replies
     put_aside : times that a reply gave its slot to another one for a while
     ended : replies by how they ended: a finish reason, `cancelled` or `error`
     waited_s : from when a prompt is built to a slot
@@ -57,6 +58,7 @@ class Counts:
     turn_tokens: int = 0
     joint_rounds: int = 0
     joint_round_tokens: int = 0
+    ridden_tokens: int = 0
     put_aside: int = 0
     ended: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(

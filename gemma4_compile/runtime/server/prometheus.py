@@ -185,6 +185,11 @@ _COUNTERS: tuple[tuple[str, str, Callable[[WorkerState], int]], ...] = (
         lambda state: state.counts.joint_round_tokens,
     ),
     (
+        "ridden_tokens",
+        "Tokens of prompts that were read in a step of other replies.",
+        lambda state: state.counts.ridden_tokens,
+    ),
+    (
         "put_aside",
         "Times that a reply gave its slot to a short request for a while.",
         lambda state: state.counts.put_aside,

@@ -8,12 +8,12 @@ from functools import partial
 
 from gemma4_compile.runtime.engine.aside import Aside
 from gemma4_compile.runtime.engine.beginnings import beginning
-from gemma4_compile.runtime.engine.generation import Generator
+from gemma4_compile.runtime.engine.generation import Generator, Paused
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.prompt_reading import PromptProgress
+from gemma4_compile.runtime.engine.rows_due import RowsDue
 from gemma4_compile.runtime.engine.slots import LEAST_FORK, Slot
 from gemma4_compile.runtime.engine.token_due import TokenDue
-from gemma4_compile.runtime.reply.reply import Event
 from gemma4_compile.runtime.server.counts import Counts
 from gemma4_compile.runtime.server.tickets import Ticket
 
@@ -24,6 +24,7 @@ class Run:
     Attributes
     ----------
     due : where it waits for its next token; None while it does not
+    rows : where it waits for the last rows of its prompt; None while it does not
     rest : tokens of the prompt that are still to be read, as far as is known
     written : tokens of the reply so far
     since : how many of these it had when it got the slot, for the first time or again
@@ -43,12 +44,14 @@ class Run:
         counts.waited_s.add(self._begun_s - ticket.queued_s)
         self.keys = Prompt.of(ticket.prompt).keys()
         self.due: TokenDue | None = None
+        self.rows: RowsDue | None = None
         self.rest = len(self.keys) - slot.shared(self.keys)
         self.has_begun = self.has_read = self.has_ended = False
         self.leader: Run | None = None
         self._shared = 0
         self._tell_end: Callable[[], None] | None = None
-        self._events: Iterator[Event | PromptProgress | TokenDue] = iter(())
+        self._is_held_counted = False
+        self._events: Iterator[Paused] = iter(())
 
     @property
     def generator(self) -> Generator:
@@ -108,8 +111,8 @@ class Run:
             self.rest = len(self.keys) - self._shared
 
     def advance(self) -> None:
-        """Go on to the end of a chunk of the prompt, or to where a token is due."""
-        self.due, begins, self.has_begun = None, not self.has_begun, True
+        """Go on to the end of a chunk of the prompt, or to where last rows or a token are due."""
+        self.due, self.rows, self.has_begun = None, None, True
         try:
             for event in self._events:
                 if self.ticket.is_cancelled:
@@ -119,15 +122,18 @@ class Run:
                     self.due, self.has_read = event, True
                     self._count()
                     return
+                if isinstance(event, RowsDue):
+                    self.rows, self.rest = event, len(event)
+                    return
                 if not isinstance(event, PromptProgress):
                     self.ticket.tell(event)
                     self._count()  # the reader has it: the prompt's end may be kept next
                     continue
                 self.rest = event.total - event.done
                 self._counts.read_tokens += event.read
-                if begins:
+                if not self._is_held_counted:
                     self._counts.held_tokens += event.done - event.read
-                    begins = False
+                    self._is_held_counted = True
                 if self.rest:
                     return
             self._end(None)
@@ -164,7 +170,7 @@ class Run:
             self._leave(generation.finish_reason, self.ticket.finish)
 
     def _leave(self, how: str, tell: Callable[[], None]) -> None:
-        self.due, self.has_ended, self._tell_end = None, True, tell
+        self.due, self.rows, self.has_ended, self._tell_end = None, None, True, tell
         self._count()
         self._counts.ended[how] = self._counts.ended.get(how, 0) + 1
         generation = self.ticket.generation

@@ -2,7 +2,8 @@
 
 So a reply that is being written waits for one chunk at a time, however long the prompts are. The
 chunks go in turns to the prompt that came first and to the one with the least left: a long one
-takes at most twice as long as alone among short ones, and short ones do not wait for its end.
+takes at most twice as long as alone among short ones, and short ones do not wait for its end. A
+prompt's last rows need no chunk where they ride in the step of the others (ride_pace.py).
 Where no slot is free, a short request gets that of a reply which has written for a while
 (asides.py).
 """
@@ -14,10 +15,12 @@ from collections.abc import Callable
 
 from gemma4_compile.runtime.engine.beginnings import beginning
 from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.engine.rows_due import RowsDue
 from gemma4_compile.runtime.engine.slots import Slot, Slots
 from gemma4_compile.runtime.engine.token_due import TokenDue
 from gemma4_compile.runtime.server.asides import Asides
 from gemma4_compile.runtime.server.counts import Counts
+from gemma4_compile.runtime.server.ride_pace import MOST_TURNS, RidePace
 from gemma4_compile.runtime.server.run import Run
 from gemma4_compile.runtime.server.tickets import Ticket
 from gemma4_compile.runtime.speculative.draft_turns import DraftTurns, Turn
@@ -31,6 +34,7 @@ class Scheduler:
     runs : in the order of their beginnings
     counts : what they have done
     draft_turns : whether several that are written at a time make guesses
+    rides : whether a prompt's last rows are read in their step
     asides : the replies that gave their slots to others for a while
     """
 
@@ -45,9 +49,11 @@ class Scheduler:
         self.runs: list[Run] = []
         self.counts = Counts()
         self.draft_turns = DraftTurns()
+        self.rides = RidePace()
         self.asides = Asides(slots, self.counts)
         self._ended = ended
         self._is_oldest = False
+        self._last_turn = Turn.STEP
 
     def admit(self, ticket: Ticket) -> None:
         """Give a ticket a slot; there has to be room for one."""
@@ -96,7 +102,7 @@ class Scheduler:
         self.runs.append(run)
 
     def turn(self) -> None:
-        """A chunk of a prompt, then a token of each reply that is being written."""
+        """A chunk of a prompt, then a token of each reply that is being written; or both in one."""
         if len(self.runs) == 1 and self._is_alone(self.runs[0]):
             self.runs[0].advance()
             self._release()
@@ -113,22 +119,28 @@ class Scheduler:
         for run in list(self.runs):
             if run.slot.lent and self.asides.is_time(run) and self._put_aside(run):
                 self._take_back(run.slot)
-        reading = self._next_reading()
+        reading, riders = self._next_reading(), 0
         if reading is not None:
             self._leave_ways()
-            self._read(reading)
-        going_on = [run for run in self.runs if not run.has_ended]
-        waiting = [(run, run.due) for run in going_on if run.due is not None]
+            riders = self._read(reading)
+        going_on, waiting = [run for run in self.runs if not run.has_ended], self._waiting()
         if len(waiting) == len(going_on) == 1:
             going_on[0].advance()
+        elif reading is not None and riders:
+            self._ride(waiting, reading, riders)
         elif waiting:
             self._take_turn(waiting)
         self._release()
 
+    def _waiting(self) -> list[tuple[Run, TokenDue]]:
+        """Those that are being written."""
+        return [(run, run.due) for run in self.runs if run.due is not None and not run.has_ended]
+
     def _take_turn(self, waiting: list[tuple[Run, TokenDue]]) -> None:
         """Give each a token, or several, in the way that is fastest as measured."""
         guesses = self._joint_guesses(waiting)
-        match self._kind_of_turn(waiting, joins=guesses > 0):
+        self._last_turn = self._kind_of_turn(waiting, joins=guesses > 0)
+        match self._last_turn:
             case Turn.JOINT_ROUND:
                 self._take_joint_round(waiting, guesses)
             case Turn.ROUNDS:
@@ -163,11 +175,54 @@ class Scheduler:
             found = found.leader
         return found
 
-    def _read(self, run: Run) -> None:
+    def _read(self, run: Run) -> int:
+        """Read a chunk, or return how many of the prompt's last rows ride in the turn's step."""
         if not run.has_begun:
             self._copy(run)
-        if not run.has_ended:
+        if not run.has_ended and run.rows is None:
             run.advance()
+        riders = 0
+        if run.rows is not None:
+            riders = self._riders(run.rows)
+            if not riders:
+                begin = time.perf_counter()
+                run.advance()
+                self.rides.note_chunk(time.perf_counter() - begin)
+        self._copy_to_followers(run)
+        return riders
+
+    def _riders(self, rows: RowsDue) -> int:
+        """How many rows of a prompt ride in the next step; 0 where it has a chunk for them.
+
+        None where the others have rounds of guesses, which a step would end.
+        """
+        added = _added(self._waiting())
+        most = self.slots.engines.most_riding(added)
+        if not most or self._last_turn is not Turn.STEP:
+            return 0
+        riders, turns = min(len(rows), most), -(-len(rows) // most)
+        step_s = self.draft_turns.step_seconds(added)
+        pays = turns <= MOST_TURNS and self.rides.pays(added + riders, turns, step_s)
+        return riders if pays else 0
+
+    def _ride(self, waiting: list[tuple[Run, TokenDue]], reading: Run, riders: int) -> None:
+        """Have a step of all read rows of a prompt, too; after the last one, choose its token."""
+        rows, begin = reading.rows, time.perf_counter()
+        assert rows is not None, "they wait"
+        added, left = _added(waiting), len(rows)
+        self._step(waiting, (rows, riders))
+        reading.rest = len(rows)
+        if rows.is_over:
+            reading.advance()  # which only reads the logits
+        if reading.rest < left:
+            self.counts.ridden_tokens += riders
+            self.rides.note_ride(added + riders, time.perf_counter() - begin)
+        self._copy_to_followers(reading)
+        if reading.due is not None:
+            self.counts.rows += 1
+            self._choose([(reading, reading.due)])
+
+    def _copy_to_followers(self, run: Run) -> None:
         for other in self.runs:  # now: rings do not reach back far
             if other.leader is run and not other.waits and not other.has_ended:
                 self._copy(other)
@@ -236,23 +291,33 @@ class Scheduler:
             self.counts.turn_tokens += tokens
             self.draft_turns.note_round(guesses, tokens, seconds)
 
-    def _step(self, waiting: list[tuple[Run, TokenDue]]) -> None:
+    def _step(
+        self, waiting: list[tuple[Run, TokenDue]], reading: tuple[RowsDue, int] | None = None
+    ) -> None:
         self.counts.steps += 1
         self.counts.rows += len(waiting)
         begin, is_whole = time.perf_counter(), all(due.last is not None for _, due in waiting)
-        try:
-            self.slots.step([(run.slot, due) for run, due in waiting])
-        except BaseException as error:  # of all of them, for the step was one
-            for _, due in waiting:
-                due.fail(error)
-            is_whole = False
-        for run, _ in waiting:
-            run.advance()
-        if is_whole:  # the first token after a prompt has no forward
+        is_whole = self._choose(waiting, reading) and is_whole
+        if is_whole and reading is None:  # the first token after a prompt has no forward
             self.draft_turns.note_step(len(waiting), time.perf_counter() - begin)
         pace = waiting[0][0].generator.pace  # which all share
         if pace is not None:
             pace.note_joint_step()
+
+    def _choose(
+        self, waiting: list[tuple[Run, TokenDue]], reading: tuple[RowsDue, int] | None = None
+    ) -> bool:
+        """Have a step choose a token for each, and let them go on; False after an error."""
+        is_done = True
+        try:
+            self.slots.step([(run.slot, due) for run, due in waiting], reading)
+        except BaseException as error:  # of all of them, for the step was one
+            for due in [*(due for _, due in waiting), *(reading or ())[:1]]:
+                due.fail(error)
+            is_done = False
+        for run, _ in waiting:
+            run.advance()
+        return is_done
 
     def _leave_ways(self) -> None:
         """End what a reply began ahead while it was alone."""
@@ -265,3 +330,8 @@ class Scheduler:
                 run.due.leave_way()
             except BaseException as error:
                 run.fail(error)
+
+
+def _added(waiting: list[tuple[Run, TokenDue]]) -> int:
+    """How many have a token to add: the first one after a prompt has no forward."""
+    return sum(due.last is not None for _, due in waiting)

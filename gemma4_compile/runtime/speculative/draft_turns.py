@@ -152,6 +152,11 @@ class DraftTurns:
         tokens = sum(tokens for tokens, _ in self._rounds) / len(self._rounds)
         return tokens / max(median(seconds for _, seconds in self._rounds), 1e-9)
 
+    def step_seconds(self, replies: int) -> float | None:
+        """Seconds of a joint step of so many, as far as they were timed."""
+        steps = self._steps.get(replies)
+        return median(steps.seconds) if steps is not None and steps.seconds else None
+
     def note_step(self, replies: int, seconds: float) -> None:
         """Hear of a joint step; the first of a number is not timed: a CUDA graph is recorded."""
         steps = self._steps.setdefault(replies, _Steps())
