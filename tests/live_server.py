@@ -46,6 +46,14 @@ TOOL_TEMPLATE = Path(__file__).with_name("tool_template.jinja").read_text("utf-8
 QUESTION: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
 
 
+def until(condition: Callable[[], bool], said: str) -> None:
+    """Wait for what is sure to come."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, f"expected: {said}"
+        time.sleep(0.01)
+
+
 @dataclass(frozen=True)
 class Live:
     """A running server; `waiting` is how many requests wait for their turn."""
@@ -63,10 +71,7 @@ class Live:
     def until_waiting(self, count: int) -> None:
         """Wait until the server has heard of all that came before, and so many requests wait."""
         assert self.request("GET", "/health")[0] == 200
-        end = time.monotonic() + PATIENCE_S
-        while self.waiting() != count:
-            assert time.monotonic() < end, f"{self.waiting()} wait, expected {count}"
-            time.sleep(0.01)
+        until(lambda: self.waiting() == count, f"{count} requests wait")
 
     def request(
         self, method: str, path: str, body: Any = None, **headers: str

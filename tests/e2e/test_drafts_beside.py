@@ -10,6 +10,7 @@ import pytest
 
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.engine.generation import Generation, Generator
+from gemma4_compile.runtime.engine.joint_rounds import RIDERS
 from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
 from gemma4_compile.runtime.engine.slots import Slots
@@ -99,6 +100,7 @@ def test_replies_with_guesses_beside_others_are_those_of_one_alone(
 
     With two slots replies are put aside for others every few tokens, too.
     """
+    monkeypatch.setenv(RIDERS, "1")
     monkeypatch.setattr(asides, "QUANTUM", 3 if count == 2 else TOKENS)
     prompts = [ids_of(length, length) for length in (3, 70, 30, CONTEXT - 6, 20)]
     tokenizer = Package.open(package).load_tokenizer()

@@ -12,7 +12,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime import ContextFullError, Engine, Package
 from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.joint import Riders
-from gemma4_compile.runtime.engine.joint_rounds import SWITCH
+from gemma4_compile.runtime.engine.joint_rounds import RIDERS, SWITCH
 from gemma4_compile.runtime.engine.sequence_engine import EngineSequences, SequenceEngine
 from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
@@ -94,10 +94,24 @@ def test_riders_that_do_not_fit_are_refused_and_add_nothing(
     assert Engine.open(tiny_package, sequences=2).joint.most_riders(1) == 0
 
 
+def test_nothing_rides_unless_it_is_asked_for(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt's logits are the same to the last bit whoever is there."""
+    sequences = EngineSequences(engine)
+    for asked, rows in ((None, 0), ("0", 0), ("1", 7)):
+        if asked is None:
+            monkeypatch.delenv(RIDERS, raising=False)
+        else:
+            monkeypatch.setenv(RIDERS, asked)
+        assert sequences.most_riding(1) == rows
+
+
 def test_replies_whose_prompts_ride_are_those_of_one_alone(
-    engine: Engine, tiny_package: Path
+    engine: Engine, tiny_package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the begin of a context and at its end, after kept prefixes, which are the same ones."""
+    monkeypatch.setenv(RIDERS, "1")
     package = Package.open(tiny_package)
     tokenizer = package.load_tokenizer()
     system = ids_of(60, 5)

@@ -24,7 +24,7 @@ from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChoos
 from gemma4_compile.runtime.server import asides
 from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Ticket
-from tests.several_sequences import FixedRides, emptied
+from tests.several_sequences import emptied
 
 SLOTS = 3
 
@@ -85,7 +85,6 @@ def test_replies_beside_others_are_those_of_one_alone(
             waiting.append(Ticket(start, lambda _: None, prompt))
         tickets, ended = list(waiting), set[Ticket]()
         scheduler = Scheduler(slots, ended.add)
-        scheduler.rides = FixedRides(ride=False)  # prompts are read as alone, to the last bit
         while len(ended) < len(tickets):
             while waiting and slots.has_room():
                 scheduler.admit(waiting.pop(0))
@@ -130,7 +129,6 @@ def test_replies_that_are_put_aside_are_those_of_one_alone(
             waiting.append(Ticket(start, lambda _: None, prompt))
         tickets, ended = list(waiting), set[Ticket]()
         scheduler = Scheduler(slots, ended.add)
-        scheduler.rides = FixedRides(ride=False)  # prompts are read as alone, to the last bit
         while len(ended) < len(tickets):
             while waiting and (slots.has_room() or scheduler.make_room()):
                 scheduler.admit(waiting.pop(0))

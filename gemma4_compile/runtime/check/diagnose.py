@@ -34,6 +34,7 @@ from gemma4_compile.runtime.device.cuda_graph import SWITCH as CUDA_GRAPHS
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.embedding.embedder import Embedder
 from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.engine.joint_rounds import RIDERS
 from gemma4_compile.runtime.engine.joint_rounds import SWITCH as JOINT_ROUNDS
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.package.choice import candidates, choose_library, of_library
@@ -46,6 +47,7 @@ _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     CUDA_GRAPHS,
     JOINT_ROUNDS,
+    RIDERS,
     metal_launcher.SWITCH,
     metal_launcher.LAUNCHES,
     "MTL_DEBUG_LAYER",

@@ -13,11 +13,20 @@ from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.joint_steps import MOST_ROWS, JointSteps
 
 SWITCH = "GEMMA4_JOINT_ROUNDS"
+RIDERS = "GEMMA4_RIDERS"
 
 
 def shares_rounds() -> bool:
     """Return whether rounds may share a forward: unless the environment forbids it."""
     return os.environ.get(SWITCH, "1") != "0"
+
+
+def lets_ride() -> bool:
+    """Return whether a prompt's last rows may share replies' steps: if the environment asks for it.
+
+    They are summed in another order than a chunk's, so that logits would depend on who is there.
+    """
+    return os.environ.get(RIDERS, "0") == "1"
 
 
 def steps_of_rows(model: LoadedModel, *, graphs: bool) -> JointSteps | None:

@@ -9,6 +9,7 @@ from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.joint import Riders
+from gemma4_compile.runtime.engine.joint_rounds import lets_ride
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.engine.rows_due import Riding
@@ -182,8 +183,8 @@ class EngineSequences:
         return self._engine.step(sequences, riders)
 
     def most_riding(self, count: int) -> int:
-        """As `SeveralEngines.most_riding`."""
-        return self._engine.joint.most_riders(count)
+        """As `SeveralEngines.most_riding`; 0 unless the environment asks for riders."""
+        return self._engine.joint.most_riders(count) if lets_ride() else 0
 
     def most_guesses(self, count: int) -> int:
         """As `SeveralEngines.most_guesses`."""

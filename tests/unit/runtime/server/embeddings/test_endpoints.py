@@ -21,7 +21,7 @@ from gemma4_compile.runtime.server.models.offered import OfferedModel
 from gemma4_compile.runtime.server.models.pool import ModelPool
 from gemma4_compile.runtime.server.models.routes import model_routes
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
-from tests.live_server import LOCAL, TOOL_TEMPLATE, Live, scripted_model, serving
+from tests.live_server import LOCAL, TOOL_TEMPLATE, Live, scripted_model, serving, until
 from tests.tiny_embedder import embedder_package
 
 TEXTS = ["Ann has two apples.", "What is two and two?"]
@@ -233,7 +233,8 @@ def test_beside_a_chat_each_request_goes_to_who_can(
             for given in (TEXTS[0], ""):
                 status, answer = post(live, "/api/embed", model=NAME, input=given, keep_alive="0s")
                 assert (status, len(answer["embeddings"])) == (200, 1 if given else 0)
-                assert [one.status for one in pool.statuses()] == ["unloaded", "unloaded"]
+                # once the answer is sent, which may be read before
+                until(lambda: {one.status for one in pool.statuses()} == {"unloaded"}, "it goes")
             assert loaded == [NAME, NAME]
     finally:
         pool.close()
