@@ -204,9 +204,9 @@ def test_errors_name_what_failed_and_leave_the_launcher_usable(library: Path) ->
     assert "this is macOS 15 on fake Metal device" in errors["tensors"]
 
 
-@pytest.mark.parametrize("m5", [False, True])
-def test_tensor_operations_are_for_gpus_that_have_them(m5: bool, library: Path) -> None:
-    answer = steps(library, "depend", fail=True, macos=26, m5=m5).answer()
+@pytest.mark.parametrize(("m5", "macos"), [(False, 26), (True, 26), (True, 16)])
+def test_tensor_operations_are_for_gpus_that_have_them(m5: bool, macos: int, library: Path) -> None:
+    answer = steps(library, "depend", fail=True, macos=macos, m5=m5).answer()
     assert answer["alive"] == []
     errors = answer["errors"]
     assert isinstance(errors, dict)

@@ -12,7 +12,8 @@ from gemma4_compile.runtime.device.metal_objects import Load, MetalObject
 
 FAMILIES = {"Metal4": 5002, "Apple10": 1010}
 """MTLGPUFamily: those that a GPU has that multiplies tensors by units of its own, M5 and later."""
-OLDEST_MACOS = 26
+OLDEST_MACOS, AS_TOLD = 26, 16
+"""The first macOS that has them, and what it calls itself to a Python built for an earlier one."""
 _BOOL = 0xFF  # of an answer that is one byte, other bytes say nothing
 
 
@@ -56,6 +57,6 @@ def without_units(load: Load = ctypes.CDLL, macos: str | None = None) -> str:
         return f"this GPU is not of Metal's family {' or '.join(lacks)}, as M5 and later are"
     version = platform.mac_ver()[0] if macos is None else macos
     major = version.partition(".")[0]
-    if not major.isdecimal() or int(major) < OLDEST_MACOS:
+    if not major.isdecimal() or int(major) < AS_TOLD:  # there is none between the two
         return f"this is macOS {version}: macOS {OLDEST_MACOS} or newer has them"
     return ""

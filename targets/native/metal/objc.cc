@@ -54,7 +54,8 @@ int MacosVersion() {
   if (ask == nullptr || ask("kern.osproductversion", text, &bytes, nullptr, 0) != 0) return 0;
   int version = 0;
   for (const char* at = text; *at >= '0' && *at <= '9'; ++at) version = 10 * version + *at - '0';
-  return version;
+  // Programs that were built for an earlier system, as Python may be, are told 16 for 26.
+  return version == 16 ? 26 : version;
 }
 
 bool HasTensors(Id device) {

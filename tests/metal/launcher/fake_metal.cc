@@ -38,7 +38,7 @@ struct MetalSize {
 };
 
 bool run_at_once = false;
-int macos = 15;         // which has Metal 4 from 26 on
+int macos = 15;         // which has Metal 4 from 26 on, that old programs know as 16
 bool is_of_m5 = false;  // whether its GPU has units for tensor operations
 const char* (*find_kernels)(const char* source) = nullptr;
 
@@ -245,7 +245,7 @@ const bool defined = [] {
   add_method("MTLCompileOptions", "setFastMathEnabled:", +[](Object*, const char*, bool) {});
   add_method(
       "MTLCompileOptions", "setLanguageVersion:", +[](Object*, const char*, unsigned long version) {
-        if (version < 2 << 16 || version > (macos < 26 ? kNewestLanguage : 4ul << 16))
+        if (version < 2 << 16 || version > (macos < 16 ? kNewestLanguage : 4ul << 16))
           fault("this macOS has no Metal language %lx", version);
       });
   add_method(
@@ -263,7 +263,7 @@ const bool defined = [] {
   add_method(
       "MTLDevice", "supportsFamily:", +[](Object*, const char*, long family) {
         if (family == kApple7 || family == kMetal3) return true;
-        return (family == kMetal4 && macos >= 26) || (family == kApple10 && is_of_m5);
+        return (family == kMetal4 && macos >= 16) || (family == kApple10 && is_of_m5);
       });
   add_method(
       "MTLDevice", "newCommandQueue", +[](Object*, const char*) -> Object* { return new Queue; });

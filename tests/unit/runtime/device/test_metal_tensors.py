@@ -43,6 +43,7 @@ def nothing(path: str) -> Any:
     [
         (mac(M5), "26.1", ""),
         (mac(M5), "27", ""),
+        (mac(M5), "16.0", ""),  # macOS 26, told to a Python that was built for macOS 15
         (mac(M5), "15.6.1", "this is macOS 15.6.1: macOS 26 or newer has them"),
         (mac(M4), "26.1", "this GPU is not of Metal's family Apple10, as M5 and later are"),
         (mac(()), "15.6", "this GPU is not of Metal's family Metal4 or Apple10"),
