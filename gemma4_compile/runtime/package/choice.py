@@ -268,7 +268,8 @@ def _named(
     tried = [_try(directory, provenance, one, open_device) for one in native]
     usable = [one for one in tried if one.device is not None]
     if not usable:
-        hint = _others_hint(provenance, natives, native)
+        others = [one for one in natives if one not in native and _is_for_here(directory, one)]
+        hint = _others_hint(provenance, others)
         raise _refused(directory, tried[0].library, tried[0].lacks, hint)
     if len(usable) > 1:  # several of one device
         kept = kept_choice(directory, provenance, usable_devices(tried))
@@ -280,12 +281,18 @@ def _shown(library: LibraryRecord) -> str:
     return library.name if library.name == library.target else f"{library.name} ({library.target})"
 
 
-def _others_hint(
-    provenance: Provenance, natives: Sequence[LibraryRecord], tried: Sequence[LibraryRecord]
-) -> str:
-    others = [one.name for one in natives if one not in tried]
+def _is_for_here(directory: Path, library: LibraryRecord) -> bool:
+    """Whether its file is there, and for a machine of this kind."""
+    try:
+        return not is_for_another_machine(machine_of(directory / library.file))
+    except OSError:
+        return False
+
+
+def _others_hint(provenance: Provenance, others: Sequence[LibraryRecord]) -> str:
     if others:
-        return f"leave out --device, or choose another library: {', '.join(others)}"
+        names = ", ".join(one.name for one in others)
+        return f"leave out --device, or choose another library: {names}"
     return _compile_hint(provenance, "cpu")
 
 

@@ -156,6 +156,17 @@ def test_a_named_library_that_cannot_be_is_refused(
     assert hint in str(getattr(caught.value, "hint", ""))
 
 
+def test_a_library_of_another_machine_is_not_proposed(
+    tiny_package: Path, tmp_path: Path, on: Callable[[str], None]
+) -> None:
+    on(LINUX)
+    libraries = [ALL[4], (record("metal-simdgroups", "metal"), MACH_O_ARM)]
+    folder = with_libraries(tiny_package, tmp_path / "p", libraries)
+    with pytest.raises(ArtifactError, match="it is for macOS arm64") as caught:
+        choose_library(folder, read_provenance(folder), "metal-simdgroups", devices("cpu"))
+    assert str(caught.value.hint).endswith("--target metal,cpu")
+
+
 def test_a_package_that_lacks_a_device_says_how_to_compile_it(
     tiny_package: Path, tmp_path: Path
 ) -> None:
