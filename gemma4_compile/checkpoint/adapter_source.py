@@ -160,7 +160,9 @@ def _check_directory(path: Path) -> None:
             "this is no directory", hint="give the folder that holds adapter_config.json"
         )
     if not (path / ADAPTER_CONFIG).exists():
-        raise kinds.no_adapter(listing(path))
+        found = listing(path)
+        is_listed = ADAPTER_CONFIG in found.names
+        raise kinds.lost_link(found, ADAPTER_CONFIG) if is_listed else kinds.no_adapter(found)
 
 
 def _sorted(file: Path) -> AdapterTensors:

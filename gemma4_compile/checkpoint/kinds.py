@@ -153,6 +153,14 @@ def no_adapter(listing: Listing) -> CheckpointError:
     )
 
 
+def lost_link(listing: Listing, name: str) -> CheckpointError:
+    """The error for a file of an adapter that is listed, and not there."""
+    return CheckpointError(
+        f"`{name}` of `{listing.where}` is a link to a file that is not there",
+        hint="download the adapter again, or correct the link",
+    )
+
+
 def _other_adapter(listing: Listing) -> CheckpointError | None:
     """The error for what lacks one of an adapter's files, and has another in its place."""
     if ADAPTER_CONFIG not in listing.names:
@@ -162,11 +170,8 @@ def _other_adapter(listing: Listing) -> CheckpointError | None:
             f"`{listing.where}` holds a model (`{CONFIG_FILE}`), and no adapter",
             hint="give it in place of MODEL; its adapter is the folder with adapter_config.json",
         )
-    if ADAPTER_WEIGHTS in listing.names:  # listed, and not there
-        return CheckpointError(
-            f"`{ADAPTER_WEIGHTS}` of `{listing.where}` is a link to a file that is not there",
-            hint="download the adapter again, or correct the link",
-        )
+    if ADAPTER_WEIGHTS in listing.names:
+        return lost_link(listing, ADAPTER_WEIGHTS)
     others = sorted(n for n in listing.names if n.endswith(".safetensors") and "/" not in n)
     if not others:
         return None

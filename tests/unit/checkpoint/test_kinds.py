@@ -10,6 +10,7 @@ import pytest
 
 from gemma4_compile import tiny
 from gemma4_compile.checkpoint import kinds
+from gemma4_compile.checkpoint.adapter_source import open_adapters
 from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.checkpoint.kinds import Listing
 from gemma4_compile.checkpoint.match import Checkpoint
@@ -267,6 +268,13 @@ def test_what_is_no_adapter_is_called_what_it_is(case: str) -> None:
     error = kinds.no_adapter(kinds.Listing("x", frozenset(names), lambda name: {}))
     assert what in str(error)
     assert hint in (error.hint or "")
+
+
+def test_a_lost_config_of_an_adapter_is_named_and_not_its_weights(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").symlink_to(tmp_path / "blob")
+    (tmp_path / "adapter_model.safetensors").touch()
+    with pytest.raises(CheckpointError, match=r"`adapter_config.json` of .* is a link to a file"):
+        open_adapters([str(tmp_path)], weights=True, base=None)
 
 
 def test_folders_of_many_files_are_looked_at_up_to_a_limit(tmp_path: Path) -> None:
