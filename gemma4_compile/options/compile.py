@@ -10,6 +10,7 @@ from typing import Literal
 from gemma4_compile.errors import ArtifactError, QuantizationError, UsageError
 from gemma4_compile.options.command import Command, Group, given
 from gemma4_compile.options.dump import DumpOption, dump_option
+from gemma4_compile.options.libraries import check_every_target
 from gemma4_compile.options.package import DEFAULT_MODEL, QUANTS, PackageOptions
 from gemma4_compile.options.process import non_empty, warn
 from gemma4_compile.options.publish import PublishOptions
@@ -95,6 +96,8 @@ class CompileOptions(PublishOptions, _BuildOptions):
         if self.plan and self.report:
             raise UsageError("--plan and --report exclude each other", hint="give one of them")
         self.check_package()
+        if self.only is None:  # --only renews some libraries of a package, and keeps the others
+            check_every_target(self.target, self.libraries)
         self.check_publish()
         if self.rebuild is not None:
             self._check_rebuild()

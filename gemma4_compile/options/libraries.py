@@ -154,3 +154,15 @@ def libraries_of(named: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
             )
     alone = [name for name in of_targets if name in LIMITS]  # a target's only library
     return tuple(name for name in of_targets if name in (*asked, *alone))
+
+
+def check_every_target(named: Sequence[str], asked: Sequence[str]) -> None:
+    """Raise UsageError where the libraries that are asked for leave a target without one."""
+    made = {LIBRARIES[name]["target"] for name in libraries_of(named, asked)}
+    for target in named:
+        if target not in made:
+            first = next(name for name, one in LIBRARIES.items() if one["target"] == target)
+            raise UsageError(
+                f"--libraries {','.join(asked)} has no library for {target} of --target",
+                hint=f"name those that it is to have, too: --libraries {','.join((first, *asked))}",
+            )

@@ -41,6 +41,15 @@ def test_tiles_for_tuning_are_made_where_they_are_named() -> None:
         assert made("--target", "metal", "--libraries", name) == ("metal", name)
 
 
+def test_a_list_names_a_library_of_every_target() -> None:
+    given = ("--target", "webgpu,metal", "--libraries", "metal-tensors")
+    with pytest.raises(UsageError, match="no library for webgpu") as caught:
+        made(*given)
+    assert "--libraries default,metal-tensors" in str(caught.value.hint)
+    renewed = made(*given, "--only", "library")
+    assert renewed == ("metal", "metal-tensors"), "and the package's others stay"
+
+
 def made(*given: str) -> tuple[str, ...]:
     return COMMAND.parse(["tiny", "-o", "out", *given]).library_names
 
