@@ -28,6 +28,7 @@ from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
 from tests import models
 from tests.cuda.launches import CUDA, PROMPT, launches_of
 from tests.cuda.sequences import add
+from tests.cuda.virtual_pages import refuse_pages_of_host
 
 PAGE = 4096
 EXPERTS = int(models.MOE_LIKE["num_experts"])
@@ -183,6 +184,11 @@ def cache_by_room(package: Path) -> None:
         CUDA.fail("")
         assert refused.expert_cache is None
         assert len(refused.experts.on_host) < len(found.experts.on_host), "its room is theirs"
+        before = CUDA.handles(on_device=True)
+        refuse_pages_of_host(patch)
+        refused = Engine(Package.open(package), most_bytes=most)
+        assert refused.expert_cache is None
+        assert CUDA.handles(on_device=True) == before, "what it had taken by then is free again"
 
 
 def cache_refused(package: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,24 @@ from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.device.cuda_runtime import CudaError
 from gemma4_compile.runtime.device.device import Device, copy, view
-from gemma4_compile.runtime.device.virtual_memory import VirtualMemory
+from gemma4_compile.runtime.device.virtual_memory import Driver, VirtualMemory
 from tests.cuda.launches import CUDA
 
 PAGE = 4096
 ROWS = 3 * PAGE // 2 - 40
 """Of two bytes each: a little less than three pages."""
+
+
+def refuse_pages_of_host(patch: pytest.MonkeyPatch) -> None:
+    """Let the driver have such memory on the device alone."""
+    create = Driver.create
+
+    def on_device(self: Driver, place: Any, nbytes: int) -> int:
+        if place.type == self.host.type:
+            raise CudaError("cuMemCreate: CUDA_ERROR_NOT_SUPPORTED (801)")
+        return create(self, place, nbytes)
+
+    patch.setattr(Driver, "create", on_device)
 
 
 def pages_move(package: Path) -> None:
@@ -67,8 +80,14 @@ def pages_move(package: Path) -> None:
         with pytest.raises(ArtifactError, match=r"bytes for pages of experts on the cuda") as told:
             VirtualMemory(device, PAGE, [PAGE])
         assert told.value.hint is not None
-        assert "leave out --expert-cache" in told.value.hint
+        assert "--expert-cache 0" in told.value.hint
         del told
         CUDA.fail("")
         gc.collect()
         assert (CUDA.virtual_bytes[0], CUDA.handles(on_device=True)) == (0, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        refuse_pages_of_host(patch)
+        with pytest.raises(ArtifactError, match="bytes for pages of experts on the host"):
+            VirtualMemory(device, PAGE, [PAGE])
+    gc.collect()
+    assert (CUDA.virtual_bytes[0], CUDA.handles(on_device=True)) == (0, 0)

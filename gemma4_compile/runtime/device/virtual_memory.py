@@ -27,7 +27,7 @@ _READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 _MINIMUM = 0  # CU_MEM_ALLOC_GRANULARITY_MINIMUM
 _NODE_OF_DEVICE = 134  # CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID
 _BY_ADDRESS = 4  # cudaMemcpyDefault
-_HINT = "leave out --expert-cache"
+_HINT = "do without: --expert-cache 0"
 
 
 class _Location(ctypes.Structure):
@@ -200,7 +200,7 @@ class VirtualMemory:
         sizes: Sequence[int],
         driver: Driver | None = None,
     ) -> None:
-        """Take frames; ArtifactError if there is no room, or no such memory.
+        """Take frames; ArtifactError if there is no room, or no such memory on device or host.
 
         Parameters
         ----------
@@ -209,14 +209,19 @@ class VirtualMemory:
         driver : by default that of this process
         """
         self._device = device
+        where, nbytes = device.name, device_bytes
         try:
             self._driver = driver or Driver()
             self.page_bytes = self._driver.page_bytes()
             pages = sum(-(-nbytes // self.page_bytes) for nbytes in sizes)
             self.frames = min(device_bytes // self.page_bytes, pages)
             self._frames = self._pages(self._driver.device, self.frames)
+            # A driver may have such memory on the device alone, as in many containers: known before
+            # a tensor is placed.
+            where, nbytes = "host", self.page_bytes
+            self._pages(self._driver.host, 1)
         except CudaError as error:
-            raise self._refused(device_bytes, device.name, error) from error
+            raise self._refused(nbytes, where, error) from error
         self._places: list[tuple[_Pages, int]] = []  # of each page: its tensor's, and which of them
 
     @property

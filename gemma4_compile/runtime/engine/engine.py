@@ -16,6 +16,7 @@ from gemma4_compile.options.chat import ON_GPU, ON_HOST
 from gemma4_compile.runtime.device.cuda_runtime import CudaError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
+from gemma4_compile.runtime.engine.expert_cache import ExpertCache
 from gemma4_compile.runtime.engine.expert_placement import (
     PlacedWeights,
     cache_of,
@@ -161,13 +162,16 @@ class Engine:
         wanted = Placement(ple, experts, self.experts.cache_bytes)
         wish = Wish(None, self.context_length, drafts != 0, wanted, sequences=sequences)
         check_room(package, self.device, wish)
+        self.expert_cache: ExpertCache | None = None
         try:
             self.expert_cache = cache_of(described, self.device, self.experts)
         except (ArtifactError, CudaError) as error:
             if expert_cache is not None:
                 raise
             _log.warning("no cache of hot experts, which nobody asked for: %s", error)
-            self.experts, self.expert_cache = placed(cache_bytes=0), None
+        if self.expert_cache is None and self.experts.cache_bytes:
+            # Behind the error, with which the memory goes that the cache had taken by then.
+            self.experts = placed(cache_bytes=0)
         place = PlacedWeights(self.device, self.experts, self.expert_cache)
         params = tvm_ffi.Array(package.load_parameters(metadata, place, progress, stand_ins))
         library = watched(library, described, self.expert_cache)
