@@ -153,9 +153,13 @@ class DraftTurns:
         return tokens / max(median(seconds for _, seconds in self._rounds), 1e-9)
 
     def step_seconds(self, replies: int) -> float | None:
-        """Seconds of a joint step of so many, as far as they were timed."""
-        steps = self._steps.get(replies)
-        return median(steps.seconds) if steps is not None and steps.seconds else None
+        """Seconds of a joint step of so many, or of the nearest number; None before any was timed.
+
+        A reply that is alone has none, so that one beside which prompts ride may never be timed.
+        """
+        timed = [number for number, steps in self._steps.items() if steps.seconds]
+        nearest = min(timed, key=lambda number: abs(number - replies), default=None)
+        return None if nearest is None else median(self._steps[nearest].seconds)
 
     def note_step(self, replies: int, seconds: float) -> None:
         """Hear of a joint step; the first of a number is not timed: a CUDA graph is recorded."""

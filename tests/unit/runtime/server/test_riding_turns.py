@@ -29,6 +29,18 @@ class Riding(RidePace):
         self.chunks += 1
 
 
+class Asked(RidePace):
+    """Notes what steps without riders are known to take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float | None] = []
+
+    def pays(self, rows: int, turns: int, step_s: float | None) -> bool:
+        self.asked.append(step_s)
+        return super().pays(rows, turns, step_s)
+
+
 class Rounds(DraftTurns):
     """Rounds of guesses pay where a test says so."""
 
@@ -189,5 +201,22 @@ def test_a_prompt_that_is_cancelled_between_two_rides_leaves_its_slot() -> None:
         again = expected.ask(ids(12, 2), most=2)
         expected.finish(again)
         assert await told(third) == await told(again)
+
+    in_loop(body)
+
+
+def test_whether_rows_ride_is_measured_beside_a_reply_that_is_alone_but_for_them() -> None:
+    """Such a reply has no joint step of its own, which would leave nothing to compare with."""
+
+    async def body() -> None:
+        served = Served(replies(2))
+        served.sequences.rows = 8
+        served.scheduler.rides = rides = Asked()
+        first = served.ask(ids(5, 1), most=60)
+        for seed in range(2, 5):
+            served.finish(served.ask(ids(4, seed), most=4))
+        assert rides.asked[0] is None, "no step was timed yet"
+        assert rides.asked[-1] is not None
+        served.finish(first)
 
     in_loop(body)

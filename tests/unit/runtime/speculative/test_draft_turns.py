@@ -216,3 +216,12 @@ def test_joint_rounds_that_make_no_guesses_are_given_up() -> None:
         turns.note_joint_round(2, 0, 2, 1.0)
         tried += 1
     assert 0 < tried < 100
+
+
+def test_a_step_takes_about_as_long_as_one_of_the_nearest_number_that_was_timed() -> None:
+    turns = DraftTurns()
+    turns.note_step(2, 9.0)
+    assert turns.step_seconds(2) is None, "the first one has a graph to record"
+    for replies, seconds in ((2, 2.0), (5, 1.0), (5, 5.0)):
+        turns.note_step(replies, seconds)
+    assert [turns.step_seconds(replies) for replies in (1, 2, 3, 4, 5, 7)] == [2, 2, 2, 5, 5, 5]
