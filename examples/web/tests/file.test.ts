@@ -314,15 +314,19 @@ it.each<[string, () => Promise<Response>]>([
   expect(asked).toHaveBeenCalledTimes(2);
 });
 
-it("takes a file that cannot be read for a damaged one", async () => {
+it("downloads a file anew that cannot be read, which stays where that cannot be", async () => {
   vi.spyOn(console, "warn").mockImplementation(() => undefined);
-  vi.stubGlobal("fetch", async () => answer(CONTENT));
-  cache.stored.set(KEY, CONTENT);
-  const { run, progress } = await downloadOf();
+  const old = CONTENT.slice(1);
+  cache.stored.set(KEY, old);
   const unreadable = new DOMException("the disk", "NotReadableError");
-  vi.spyOn(cache, "match").mockResolvedValue(
-    new Response(new ReadableStream({ pull: (controller) => controller.error(unreadable) })),
+  vi.spyOn(cache, "match").mockImplementation(
+    async () => new Response(new ReadableStream({ pull: (controller) => controller.error(unreadable) })),
   );
+  vi.stubGlobal("fetch", async () => answer(CONTENT, undefined, false, 503));
+  await expect((await downloadOf(CONTENT, 0)).run()).rejects.toThrow(/answers 503/);
+  expect(cache.stored.get(KEY)).toBe(old);
+  vi.stubGlobal("fetch", async () => answer(CONTENT));
+  const { run, progress } = await downloadOf();
   await run();
   expect(progress.repaired).toEqual([NAME]);
   expect(cache.stored.get(KEY)).toEqual(CONTENT);

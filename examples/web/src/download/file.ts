@@ -58,10 +58,8 @@ export class FileDownload {
       this.report();
       return;
     }
-    if (found === "wrong") {
-      progress.repaired.push(file.name);
-      await cache.delete(key);
-    }
+    if (found !== "nothing") progress.repaired.push(file.name);
+    if (found === "wrong") await cache.delete(key); // what cannot be read now may be right: it stays until another is there
     // A second attempt goes past every cache on the way; a file that is wrong then is wrong on the server.
     for (const mode of ["no-cache", "reload"] as const) {
       try {
@@ -80,7 +78,7 @@ export class FileDownload {
   }
 
   /** What lies there of the file. A storage that hands out nothing is asked a second time. */
-  private async look(cache: Cache, key: string): Promise<"right" | "wrong" | "nothing"> {
+  private async look(cache: Cache, key: string): Promise<"right" | "wrong" | "unreadable" | "nothing"> {
     for (let attempt = 0; attempt < 2; attempt++) {
       try {
         const stored = await unlessStalled(cache.match(key));
@@ -90,7 +88,7 @@ export class FileDownload {
         if (this.signal.aborted || error instanceof UserError) throw error;
         if (error instanceof Stalled) continue;
         console.warn(`${this.file.name} cannot be read from the browser's storage:`, error);
-        return "wrong";
+        return "unreadable";
       }
     }
     throw silentStorage(this.file.name);
