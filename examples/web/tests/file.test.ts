@@ -85,9 +85,10 @@ async function downloadOf(content: Uint8Array<ArrayBuffer> = CONTENT, retries = 
     repaired: [],
     waiting: false,
   };
+  const report = vi.fn();
   const run = () =>
-    new FileDownload(whole, file, retries, progress, vi.fn(), new AbortController().signal, new CheckRoom()).run();
-  return { run, progress };
+    new FileDownload(whole, file, retries, progress, report, new AbortController().signal, new CheckRoom()).run();
+  return { run, progress, report };
 }
 
 it("holds a piece of a file, whatever its size, and no more is asked of the network than the disk takes", async () => {
@@ -250,13 +251,14 @@ it("keeps nothing of a file that is right by its pieces and not as a whole", asy
 it("hashes a large stored file without pieces as it is read", async () => {
   const large = new Uint8Array(33 << 20).fill(3);
   const key = `https://x.y/resolve/${"0".repeat(16)}/${NAME}`;
-  const { run, progress } = await downloadOf(large);
+  const { run, progress, report } = await downloadOf(large);
   cache.stored.set(key, large);
   const whole = vi.spyOn(Response.prototype, "arrayBuffer");
   const digest = vi.spyOn(crypto.subtle, "digest");
   await run();
   expect([whole.mock.calls.length, digest.mock.calls.length]).toEqual([0, 0]);
   expect(progress.checkedBytes).toBe(large.length);
+  expect(report.mock.calls.length, "there is news all the while").toBeGreaterThan(1);
 });
 
 const KEY = `https://x.y/resolve/${"0".repeat(16)}/${NAME}`;

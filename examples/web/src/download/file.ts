@@ -83,7 +83,7 @@ export class FileDownload {
       try {
         const stored = await unlessStalled(cache.match(key));
         if (!stored) return "nothing";
-        return (await isStored(stored, this.file, this.room, this.signal)) ? "right" : "wrong";
+        return (await this.isStored(stored)) ? "right" : "wrong";
       } catch (error) {
         if (this.signal.aborted || error instanceof UserError) throw error;
         if (error instanceof Stalled) continue;
@@ -92,6 +92,21 @@ export class FileDownload {
       }
     }
     throw silentStorage(this.file.name);
+  }
+
+  /** Whether a stored file is what is named. Each piece is news: a slow disk takes minutes for a large file. */
+  private async isStored(stored: Response): Promise<boolean> {
+    const { file, room, signal } = this;
+    signal.throwIfAborted();
+    const check = file.pieces ? new PieceCheck(file.pieces, room) : new WholeCheck(file, room);
+    let length = 0;
+    for await (const piece of piecesOf(stored.body!)) {
+      signal.throwIfAborted();
+      length += piece.length;
+      if (length > file.nbytes || !(await check.update(piece))) return false;
+      this.report();
+    }
+    return length === file.nbytes && check.end();
   }
 
   /** The file's bytes, over several requests if the network breaks; no more are asked for than are taken. */
@@ -172,19 +187,6 @@ export class FileDownload {
     this.progress.waiting = false;
     this.signal.throwIfAborted();
   }
-}
-
-/** Whether a stored file is what is named. */
-async function isStored(stored: Response, file: PackageFile, room: CheckRoom, signal: AbortSignal): Promise<boolean> {
-  signal.throwIfAborted();
-  const check = file.pieces ? new PieceCheck(file.pieces, room) : new WholeCheck(file, room);
-  let length = 0;
-  for await (const piece of piecesOf(stored.body!)) {
-    signal.throwIfAborted();
-    length += piece.length;
-    if (length > file.nbytes || !(await check.update(piece))) return false;
-  }
-  return length === file.nbytes && check.end();
 }
 
 /** A file against its own hash: a small one is hashed at once, a large one as it is read. */
