@@ -64,6 +64,15 @@ it("does not wait without an end, and leaves undone what it waited for", async (
   expect(await reasonOf(alone("b", async () => undefined))).toBeUndefined();
 });
 
+it("bears being put aside for hours itself: its timers come late, and one after the other", async () => {
+  let end = (): void => undefined;
+  void alone("a", () => new Promise<void>((resolve) => (end = resolve)));
+  const second = alone("a", async () => 2);
+  await vi.runOnlyPendingTimersAsync();
+  end();
+  expect(await second).toBe(2);
+});
+
 it.each<[string, string, () => Promise<unknown>]>([
   ["a table's file", "gemma4-web-rows", () => RowFile.open(8, "a")],
   ["a removal of beginnings", "gemma4-web-beginnings", () => removeBeginnings({})],
