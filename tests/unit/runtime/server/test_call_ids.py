@@ -40,6 +40,20 @@ def test_repeated_ids_are_told_apart_and_others_stay() -> None:
     assert ids(("", ""), "", "x") == [("", ""), "", "x"]
 
 
+def test_results_in_another_order_are_told_apart_by_the_tools_that_they_name() -> None:
+    """As of tools that run at the same time."""
+    calls: list[Any] = [
+        {"id": "call_0", "function": {"name": name, "arguments": "{}"}} for name in "fgf"
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": "call_0", "content": name, "name": name} for name in "gffx"
+    ]
+    messages, _ = read_messages(
+        Fields({"messages": [{"role": "assistant", "tool_calls": calls}, *results]}), 9
+    )
+    assert [m.tool_call_id for m in messages[1:]] == ["call_0#2", "call_0", "call_0#3", "call_0#3"]
+
+
 def test_each_result_is_of_the_tool_that_gave_it() -> None:
     calls: list[Any] = [
         {"id": "call_0", "function": {"name": name, "arguments": "{}"}} for name in "fg"
