@@ -44,8 +44,9 @@ from gemma4_compile.system.limits import machine_memory_bytes
 
 _log = logging.getLogger(__name__)
 
-READY_TOKENS, READY_BYTES = 1024, 8 << 20
-"""Of a reply, for whose rows there is memory before it is left, and how much of it at most."""
+READY_TOKENS, READY_BYTES = 1024, 32 << 20
+"""Of a reply, for whose rows there is memory before it is left, and how much of it at most: to lock
+that takes some 10 ms, in which no reply goes on."""
 
 
 class HasSequence(Protocol):
@@ -158,11 +159,15 @@ class KeptPrefixes:
         return saved_bytes(self.entries, self._itemsize, length)
 
     def prepare(self) -> None:
-        """Have memory for what is kept of a reply: the next prompt's first token waits for that."""
-        rows = min(row_bytes(self.entries, self._itemsize, READY_TOKENS), READY_BYTES)
+        """Have memory for what is kept of a reply: the next prompt's first token waits for that.
+
+        Not where rings are large: to read a prompt takes longer there than to lock memory for them.
+        """
+        rings = ring_bytes(self.entries, self._itemsize)
+        rows = min(row_bytes(self.entries, self._itemsize, READY_TOKENS), READY_BYTES - rings)
         padding = len(self.entries) * ALIGNMENT_BYTES
-        sizes = ring_bytes(self.entries, self._itemsize) + padding, rows + padding
-        if sum(sizes) <= self.memory.budget:
+        sizes = rings + padding, rows + padding
+        if rows > 0 and sum(sizes) <= self.memory.budget:
             self.copies.prepare(sizes)
 
     def close(self) -> None:

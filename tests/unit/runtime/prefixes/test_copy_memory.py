@@ -10,8 +10,10 @@ import pytest
 
 from gemma4_compile.device_kinds import CPU, DeviceKind
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.kv_rows import RowEntry
 from gemma4_compile.runtime.prefixes import copy_memory
 from gemma4_compile.runtime.prefixes.copy_memory import CopyMemory
+from gemma4_compile.runtime.prefixes.kept import READY_BYTES, KeptPrefixes
 
 
 class Locking(Device):
@@ -69,3 +71,21 @@ def test_other_devices_have_nothing_ready(made: list[int]) -> None:
     assert made == []
     assert len(memory.take(100)) == 100
     assert made == [100]
+
+
+@pytest.mark.parametrize(
+    ("heads", "budget", "ready"),
+    [
+        (1, 1 << 30, (2 * 2 * 575 * 256 + 128, 2 * 2 * 1024 * 512 + 128)),
+        (1, 1 << 20, ()),  # no room for it
+        (48, 1 << 30, (2 * 2 * 575 * 256 * 48 + 128, READY_BYTES - 2 * 2 * 575 * 256 * 48 + 128)),
+        (64, 1 << 30, ()),  # it would take long
+    ],
+)
+def test_what_a_reply_needs_is_ready_where_that_is_little(
+    made: list[int], heads: int, budget: int, ready: tuple[int, ...]
+) -> None:
+    entries = (RowEntry(0, 8192, 0, heads, 512), RowEntry(0, 1535, 512, heads, 256))
+    kept = KeptPrefixes(entries, "float16", Locking("cpu"), 512, budget)
+    kept.prepare()
+    assert tuple(made) == ready
