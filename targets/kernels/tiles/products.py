@@ -141,7 +141,37 @@ def fit_shape(shape: TileShape, spec: TargetSpec) -> TileShape:
     return shape
 
 
-class TileProduct(ABC):
+class PipelinedProduct(ABC):
+    """A sum over steps: the tiles of the next one are read while those of a step are multiplied."""
+
+    _memory: Buffer
+    _loaders: Sequence[Loader]
+
+    def run(self, steps: Expr) -> None:
+        """Add the products of all steps; the number is the same in the whole block."""
+        self._read(i32(0))
+        with T.serial(0, steps) as step:
+            barrier()  # the tiles of the step before may still be being read
+            self._write(step)
+            barrier()
+            self._read(tirx.min(step + 1, steps - 1))
+            self._multiply()
+
+    def _read(self, step: Expr) -> None:
+        following = bind(step)
+        for loader in self._loaders:
+            loader.read(following)
+
+    def _write(self, step: Expr) -> None:
+        for loader in self._loaders:
+            loader.write(step, self._memory)
+
+    @abstractmethod
+    def _multiply(self) -> None:
+        """Add the product of a step's tiles, or this thread's share of it."""
+
+
+class TileProduct(PipelinedProduct):
     """The sums of one tile of ``x W^T``.
 
     Parameters
@@ -166,30 +196,7 @@ class TileProduct(ABC):
         self._sums = local((shape.vectors * VECTOR,))
         for index in range(shape.vectors):
             put(self._sums, index, splat(f32(0.0)))
-        self._loaders: Sequence[Loader] = ()
-
-    def run(self, steps: Expr) -> None:
-        """Add the products of all steps; the number is the same in the whole block."""
-        self._read(i32(0))
-        with T.serial(0, steps) as step:
-            barrier()  # the tiles of the step before may still be being read
-            self._write(step)
-            barrier()
-            self._read(tirx.min(step + 1, steps - 1))
-            self._multiply()
-
-    def _read(self, step: Expr) -> None:
-        following = bind(step)
-        for loader in self._loaders:
-            loader.read(following)
-
-    def _write(self, step: Expr) -> None:
-        for loader in self._loaders:
-            loader.write(step, self._memory)
-
-    @abstractmethod
-    def _multiply(self) -> None:
-        """Add the product of the step's items that are this slice's."""
+        self._loaders = ()
 
     def _rows_of(self, vec4: Expr) -> tuple[list[Expr], list[Expr]]:
         """Return where the thread's vectors of rows of x and of W lie, for the items of a vec4."""

@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import bind, i32
+from gemma4_compile.operators.tir import bind
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import barrier, shared
 from gemma4_compile.targets.kernels.common.weights import WeightReader
@@ -34,14 +34,13 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
     VECTOR,
     Change,
     DenseLoader,
-    Loader,
     Move,
     RowOf,
     Tile,
     WeightLoader,
     lane_of,
 )
-from gemma4_compile.targets.kernels.tiles.products import ITEM_BYTES, Finish
+from gemma4_compile.targets.kernels.tiles.products import ITEM_BYTES, Finish, PipelinedProduct
 from gemma4_compile.targets.simdgroup_tuning import SimdgroupTuning
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -194,7 +193,7 @@ class _MatrixTile(Tile):
         return self.place(part * SIDE, self.twisted(row_vector, part * SIDE_VECTORS))
 
 
-class SimdgroupTileProduct:
+class SimdgroupTileProduct(PipelinedProduct):
     """The sums of one tile of ``x W^T``; `TileProduct` with matrices.
 
     Parameters
@@ -230,26 +229,7 @@ class SimdgroupTileProduct:
             clear(self._sums, total)
         move_x = Move(self._x, thread, shape.threads, 0, row_of_x)
         move_w = Move(self._w, thread, shape.threads, self._x.blocks, row_of_w)
-        self._loaders: Sequence[Loader] = (
-            DenseLoader(move_x, x[0], change),
-            WeightLoader(move_w, weights),
-        )
-
-    def run(self, steps: Expr) -> None:
-        """Add the products of all steps; the number is the same in the whole threadgroup."""
-        self._read(i32(0))
-        with T.serial(0, steps) as step:
-            barrier()  # the tiles of the step before may still be being read
-            for loader in self._loaders:
-                loader.write(step, self._memory)
-            barrier()
-            self._read(tirx.min(step + 1, steps - 1))
-            self._multiply()
-
-    def _read(self, step: Expr) -> None:
-        following = bind(step)
-        for loader in self._loaders:
-            loader.read(following)
+        self._loaders = DenseLoader(move_x, x[0], change), WeightLoader(move_w, weights)
 
     def _multiply(self) -> None:
         """Add the products of a step's channels, 8 at a time."""

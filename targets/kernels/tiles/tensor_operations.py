@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.minima import MinimaLayout
-from gemma4_compile.operators.tir import bind, i32, store
+from gemma4_compile.operators.tir import bind, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.operators.weight_layout import WeightLayout
 from gemma4_compile.targets.kernels.common.blocks import barrier, shared
@@ -34,7 +34,6 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
     VECTOR,
     Change,
     DenseLoader,
-    Loader,
     Move,
     RowOf,
     Tile,
@@ -42,7 +41,7 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
     lane_of,
     transposed,
 )
-from gemma4_compile.targets.kernels.tiles.products import ITEM_BYTES, Finish
+from gemma4_compile.targets.kernels.tiles.products import ITEM_BYTES, Finish, PipelinedProduct
 from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import SIMDGROUP, SimdgroupShape
 from gemma4_compile.targets.simdgroup_tuning import SimdgroupTuning
 
@@ -117,7 +116,7 @@ class _OperandTile(Tile):
                 store(memory, channels, place)
 
 
-class TensorTileProduct:
+class TensorTileProduct(PipelinedProduct):
     """The sums of one tile of ``x W^T``; `TileProduct` by tensor operations.
 
     Parameters
@@ -145,28 +144,13 @@ class TensorTileProduct:
         self._memory = shared((shape.vectors,), QUAD)
         move_x = Move(left, thread, shape.threads, 0, row_of_x)
         move_w = Move(right, thread, shape.threads, left.blocks, row_of_w)
-        self._loaders: Sequence[Loader] = (
-            DenseLoader(move_x, x[0], change),
-            WeightLoader(move_w, weights),
-        )
+        self._loaders = DenseLoader(move_x, x[0], change), WeightLoader(move_w, weights)
         sizes = (shape.rows, shape.columns, shape.depth, shape.simdgroups, shape.left_bytes)
         _call(BEGIN, self._memory, *sizes)
 
-    def run(self, steps: Expr) -> None:
-        """Add the products of all steps; the number is the same in the whole threadgroup."""
-        self._read(i32(0))
-        with T.serial(0, steps) as step:
-            barrier()  # the tiles of the step before may still be being read
-            for loader in self._loaders:
-                loader.write(step, self._memory)
-            barrier()
-            self._read(tirx.min(step + 1, steps - 1))
-            _call(RUN, self._memory)
-
-    def _read(self, step: Expr) -> None:
-        following = bind(step)
-        for loader in self._loaders:
-            loader.read(following)
+    def _multiply(self) -> None:
+        """See `PipelinedProduct`; it is the whole threadgroup's."""
+        _call(RUN, self._memory)
 
     def finish(self, body: Finish) -> None:
         """Run ``body(row, first column, 4 sums)`` all over the tile; places are within it."""
