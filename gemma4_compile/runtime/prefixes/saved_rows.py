@@ -89,17 +89,17 @@ def link(entries: tuple[RowEntry, ...]) -> int:
 
 def saved_bytes(entries: tuple[RowEntry, ...], itemsize: int, length: int) -> int:
     """Bytes of a prefix of so many tokens at most, with those of the rows that others share."""
-    full = sum(
-        min(max(0, length - x.first), x.rows) * x.heads * x.head_dim
-        for x in entries
-        if x.window == 0
-    )
-    return 2 * itemsize * full + ring_bytes(entries, itemsize, length)
+    return row_bytes(entries, itemsize, length) + ring_bytes(entries, itemsize, length)
 
 
 def row_bytes(entries: tuple[RowEntry, ...], itemsize: int, count: int) -> int:
     """Bytes of the rows of full layers of so many tokens."""
-    return saved_bytes(entries, itemsize, count) - ring_bytes(entries, itemsize, count)
+    rows = (
+        min(max(0, count - x.first), x.rows) * x.heads * x.head_dim
+        for x in entries
+        if x.window == 0
+    )
+    return 2 * itemsize * sum(rows)
 
 
 def ring_bytes(entries: tuple[RowEntry, ...], itemsize: int, length: int = sys.maxsize) -> int:
