@@ -104,11 +104,13 @@ def read_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
     if not isinstance(choice, Mapping) or fields.ignored.strict:
         return read_tool_choice(fields, tools, _CHOSEN)
     if isinstance(listed := choice.get("tools"), list):
-        kinds = [entry.get("type") if isinstance(entry, Mapping) else None for entry in listed]
-        others = [isinstance(kind, str) and kind not in _CHOSEN for kind in kinds]
-        for kind in (kind for kind, is_other in zip(kinds, others, strict=True) if is_other):
-            fields.ignored.add(f"tool_choice.tools[] of type {kind}")
-        kept = [entry for entry, is_other in zip(listed, others, strict=True) if not is_other]
+        kept = []
+        for entry in listed:
+            kind = entry.get("type") if isinstance(entry, Mapping) else None
+            if isinstance(kind, str) and kind not in _CHOSEN:
+                fields.ignored.add(f"tool_choice.tools[] of type {kind}")
+            else:
+                kept.append(entry)
         fields = Fields({"tool_choice": {**choice, "tools": kept}}, ignored=fields.ignored)
     return read_tool_choice(fields, tools, _CHOSEN)
 
