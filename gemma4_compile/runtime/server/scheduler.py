@@ -312,8 +312,10 @@ class Scheduler:
         try:
             self.slots.step([(run.slot, due) for run, due in waiting], reading)
         except BaseException as error:  # of all of them, for the step was one
-            for due in [*(due for _, due in waiting), *(reading or ())[:1]]:
+            for _, due in waiting:
                 due.fail(error)
+            if reading is not None:
+                reading[0].fail(error)
             is_done = False
         for run, _ in waiting:
             run.advance()
