@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -92,13 +93,18 @@ class Launch(ctypes.Structure):
     )
 
 
-@pytest.fixture(scope="module")
-def kernels() -> ctypes.CDLL:
+def compile_bodies(bodies: Mapping[str, str]) -> ctypes.CDLL:
+    """A library of kernels with these bodies, by name, for `launch`."""
     sources = {
         name: f"{HEAD}{NUMBERS}kernel void {name}{SIGNATURE} {{{body}}}\n"
-        for name, body in BODIES.items()
+        for name, body in bodies.items()
     }
     return ctypes.CDLL(str(emulator.compile_kernels(sources)))
+
+
+@pytest.fixture(scope="module")
+def kernels() -> ctypes.CDLL:
+    return compile_bodies(BODIES)
 
 
 def launch(

@@ -22,7 +22,7 @@ from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.select import select
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, check_both_orders, link_cases
-from tests.metal.test_emulator import HEAD, NUMBERS, SIGNATURE, launch
+from tests.metal.test_emulator import compile_bodies, launch
 from tests.metal.test_mistakes import BARRIER, other, without, wrong_cases
 from tests.numerics.kernel_cases import KernelCase, make_case
 from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
@@ -78,11 +78,7 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def kernels() -> ctypes.CDLL:
-    sources = {
-        name: f"{HEAD}{NUMBERS}kernel void {name}{SIGNATURE} {{{body}}}\n"
-        for name, body in BODIES.items()
-    }
-    return ctypes.CDLL(str(emulator.compile_kernels(sources)))
+    return compile_bodies(BODIES)
 
 
 X = np.random.default_rng(8).normal(0, 1, 512).astype(np.float32)
