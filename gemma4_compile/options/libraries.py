@@ -158,11 +158,12 @@ def libraries_of(named: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
 
 def check_every_target(named: Sequence[str], asked: Sequence[str]) -> None:
     """Raise UsageError where the libraries that are asked for leave a target without one."""
-    made = {LIBRARIES[name]["target"] for name in libraries_of(named, asked)}
+    made = libraries_of(named, asked)
     for target in named:
-        if target not in made:
-            first = next(name for name, one in LIBRARIES.items() if one["target"] == target)
+        own = [name for name, one in LIBRARIES.items() if one["target"] == target]
+        if own and not set(own) & set(made):  # one that was added to the registry may have none
+            also = ",".join((own[0], *asked))
             raise UsageError(
                 f"--libraries {','.join(asked)} has no library for {target} of --target",
-                hint=f"name those that it is to have, too: --libraries {','.join((first, *asked))}",
+                hint=f"name those that it is to have, too: --libraries {also}",
             )
