@@ -338,7 +338,7 @@ def main() -> None:
             **{name: build[name] for name in ("target", "recipe", "limits", "activations")},
             "prefill_chunk": build["prefill_chunk"],
             "weights": "synthetic" if synthetic else "package",
-            **({"skew": options.skew} if options.skew else {}),
+            **({"skew": options.skew} if synthetic and options.skew else {}),
             "device": device_name(package.device),
         }
 
