@@ -28,7 +28,7 @@ def call_grammar(
 
     Parameters
     ----------
-    tools : declarations, as `read_tools` returns them; without parameters a tool takes any
+    tools : declarations, as `read_tools` returns them; without parameters a tool takes none
     several : whether more calls may follow the first
     longest_text : characters of a string; one without an end would leave no room for the call's
     answer : the JSON schema that a reply without calls follows; None: it must call

@@ -69,14 +69,19 @@ class CallRules:
         return "".join(f"{name}: {body}\n" for name, body in rules.items())
 
     def arguments(self, parameters: object, tool: str) -> str:
-        """Arguments of a tool between their braces; UsageError for what cannot be followed."""
+        """Arguments of a tool between their braces; UsageError for what cannot be followed.
+
+        A tool that declares none takes none: a model that may write some has to invent them.
+        """
         self._references = {}
         schema = {} if parameters is None else parameters
         if not isinstance(schema, Mapping):
             raise refused(tool, "expected a schema")
+        names_none = not schema.get("properties", True) and not schema.get("required")
+        rest = constraints(schema).keys() - {"type", "properties", "required"}
+        if not constraints(schema) or (names_none and not rest):
+            schema = {"type": "object", "additionalProperties": False}
         self._reader = SchemaReader(schema, refused)
-        if not constraints(schema):
-            return "object"
         kinds = self._reader.types(schema)
         if kinds is not None and "object" not in kinds:
             raise refused(tool, "expected a schema of an object")

@@ -86,7 +86,7 @@ class Grammars:
 
         Parameters
         ----------
-        tools : declarations; one without parameters takes any
+        tools : declarations; one without parameters takes none
         several : whether more calls may follow the first
         room : tokens that the reply may have; None lets strings and lists have any length
         answer : the schema of a reply that may do without calls; None: it must call

@@ -364,7 +364,8 @@ def name_of(tool: Mapping[str, object]) -> object:
 
 def of_any_arguments(tool: Mapping[str, object]) -> Mapping[str, object]:
     """The declaration without what its arguments have to be."""
-    return {"type": "function", "function": {"name": name_of(tool)}}
+    any_of_them = {"type": "object", "additionalProperties": True}
+    return {"type": "function", "function": {"name": name_of(tool), "parameters": any_of_them}}
 
 
 def tool_name(function: Fields) -> str:

@@ -65,6 +65,30 @@ def test_a_named_tool_is_called_once(grammars: Grammars) -> None:
         assert call.name == "get_weather"
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        None,
+        {},
+        {"type": "object", "properties": {}},
+        {"type": "object", "properties": {}, "required": [], "title": "Now"},
+    ],
+)
+def test_a_tool_that_declares_no_arguments_gets_none(grammars: Grammars, parameters: Any) -> None:
+    for seed in range(3):
+        (call,) = calls(grammars, [tool("now", parameters)], seed, several=False)
+        assert call == ToolCall("now", {})
+
+
+def test_a_tool_of_any_arguments_may_have_some(grammars: Grammars) -> None:
+    anything = {"type": "object", "additionalProperties": True}
+    for parameters in (anything, {"type": "object"}, {**anything, "properties": {}}):
+        found = [
+            calls(grammars, [tool("f", parameters)], seed, several=False)[0] for seed in range(3)
+        ]
+        assert any(call.arguments for call in found)
+
+
 def test_a_model_that_finds_no_end_still_ends_its_call(grammars: Grammars) -> None:
     parameters = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
     grammar = grammars.compile_calls([tool("f", parameters)], several=True, room=200)
