@@ -39,7 +39,7 @@ _MESSAGE = {
 }
 # What other servers call the reasoning, and a result's tool.
 _OTHERS = {"thinking": "reasoning", "tool_name": "name"}
-_OTHER_ROLES = {"function": "tool"}
+_OTHER_ROLES = {"function": "tool", "model": "assistant"}
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _THOUGHTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "text"}
 # As `gemma4_compile.runtime.reply.tool_calls` reads it; without what a control token may hold.

@@ -42,6 +42,7 @@ def read_conversation(fields: Fields, most: int) -> tuple[Conversation, str]:
     if fields.has("system") and (system := _system(fields)):
         conversation.add(Message("system", ""), system)
     turns = [_turn(fields.inner(f"messages[{i}]", entry)) for i, entry in enumerate(entries)]
+    turns = turns[max((i for i, (_, turn) in enumerate(turns) if _is_compacted(turn)), default=0) :]
     begun = ""
     grouped = [(role, [turn for _, turn in one]) for role, one in groupby(turns, lambda t: t[0])]
     for index, (role, same) in enumerate(grouped):
@@ -51,7 +52,8 @@ def read_conversation(fields: Fields, most: int) -> tuple[Conversation, str]:
             if is_last:
                 begun = _begun(same[-1], message)
                 break
-            if message != Message("assistant", "") or not _ends_with_result(conversation):
+            is_said = message != Message("assistant", "")
+            if is_said or not (_ends_with_result(conversation) or any(map(_is_compacted, same))):
                 conversation.add(message)
         elif role == "user":
             _add_users(same, conversation)
@@ -70,6 +72,15 @@ def _turn(fields: Fields) -> tuple[str, Fields]:
     if role not in _ROLES:
         raise fields.error("role", f"expected user, assistant or system, found {role!r}")
     return role, fields
+
+
+def _is_compacted(turn: Fields) -> bool:
+    """Return whether a turn holds the summary of all before it, which stands in its place."""
+    blocks = turn.raw("content")
+    return isinstance(blocks, list) and any(
+        isinstance(block, Mapping) and block.get("type") == "compaction" and block.get("content")
+        for block in blocks
+    )
 
 
 def _begun(last: Fields, message: Message) -> str:
@@ -148,6 +159,12 @@ def _read_model(turns: Sequence[Fields], conversation: Conversation, *, is_last:
             thoughts.append(block.get("thinking", str, ""))
         elif kind == "redacted_thinking":
             block.ignored.add(block.name("data"))
+        elif kind == "compaction":  # null, where the summary failed: all is as it was
+            block.skip_unknown(_BLOCK | {"content", "encrypted_content"}, {})
+            if summary := block.get("content", str, ""):
+                for before in (texts, thoughts, calls):
+                    before.clear()
+                conversation.add(Message("user", ""), [summary])
         elif kind == "tool_use":
             block.skip_unknown(_BLOCK | {"caller", "id", "input", "name"}, {})
             calls.append(_call(block))

@@ -11,8 +11,8 @@ from gemma4_compile.runtime.server.asks import Ask
 _FORM = "a form of the reply is asked for with `text.format`"
 _PROMPT = "the prompt is the package's chat template, `instructions` and `input`, and nothing else"
 _ENDS = "where a reply ends is said by `max_output_tokens` alone"
-_OWN = frozenset({"input", "instructions", "previous_response_id", "text"})  # of this protocol
-_RUNS = "this server runs no tools and no code: a client does, and sends `function_call_output`"
+# Of this protocol; `max_tool_calls` counts those of tools that a server runs.
+_OWN = frozenset({"input", "instructions", "max_tool_calls", "previous_response_id", "text"})
 
 REQUEST: Mapping[str, Ask] = {
     **{name: ask for name, ask in asks.CHAT.items() if name not in _OWN},
@@ -24,7 +24,6 @@ REQUEST: Mapping[str, Ask] = {
     "logprobs": Ask("log probabilities are asked for with `include` and `top_logprobs`", (False,)),
     "max_completion_tokens": Ask("is `max_output_tokens` here"),
     "max_tokens": Ask("is `max_output_tokens` here"),
-    "max_tool_calls": Ask(_RUNS),
     "messages": Ask("is `input` here"),
     "moderation": Ask("this server does nothing besides the model's reply"),
     "n": Ask("one reply is generated: ask again for another", (1,)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
@@ -25,7 +25,7 @@ _SYSTEM = ("system", "developer")
 _ITEM = {"id", "status", "type"}
 _OWN_CALLS = ("custom_tool_call", "function_call")
 _OWN_RESULTS = ("custom_tool_call_output", "function_call_output")
-_SAY_NOTHING = ("mcp_approval_request", "mcp_list_tools")
+_SAY_NOTHING = ("ghost_snapshot", "mcp_approval_request", "mcp_list_tools")
 _SEALED = "the conversation before it can only be read by who wrote it: send it as it was"
 _REFUSED = {
     "compaction": _SEALED,
@@ -54,8 +54,10 @@ class ItemReader:
         ----------
         name : of the field that holds them, for messages
         """
+        written = [index for index, entry in enumerate(items) if _is_of_model(entry)]
         for index, entry in enumerate(items):
-            self._read(fields.inner(f"{name}[{index}]", entry))
+            item = fields.inner(f"{name}[{index}]", entry)
+            self._read(item, is_past=bool(written) and index < written[-1])
 
     def close(self) -> Conversation:
         """The whole conversation."""
@@ -64,7 +66,7 @@ class ItemReader:
         self._release()
         return self._conversation
 
-    def _read(self, item: Fields) -> None:
+    def _read(self, item: Fields, *, is_past: bool) -> None:
         kind = item.get("type", str, "message")
         if kind == "message":
             self._read_message(item)
@@ -77,8 +79,8 @@ class ItemReader:
         elif kind.endswith("_output"):
             self._end_turn()
             self._read_result(item, kind)
-        elif kind in _SAY_NOTHING:
-            leave_out(item)
+        elif kind in _SAY_NOTHING or (kind == "mcp_approval_response" and is_past):
+            leave_out(item)  # what came of an approval follows it
         elif kind in _REFUSED:
             raise item.error("type", f"{kind}: {_REFUSED[kind]}", code="unsupported_value")
         elif kind == "reasoning":
@@ -188,6 +190,13 @@ class ItemReader:
         if self._opening:
             self._conversation.add(Message("system", ""), in_lines(self._opening))
             self._opening = []
+
+
+def _is_of_model(entry: object) -> bool:
+    """Return whether an item is what a model wrote, by its kind."""
+    if not isinstance(entry, Mapping):
+        return False
+    return entry.get("role") == "assistant" or str(entry.get("type")).endswith("_call")
 
 
 def _thoughts(item: Fields) -> list[str]:

@@ -30,6 +30,7 @@ from gemma4_compile.types import JsonObject
 _SILENT = {
     "access_programs",
     "client_metadata",
+    "max_tool_calls",
     "prompt_cache_key",
     "prompt_cache_options",
     "prompt_cache_retention",
@@ -176,8 +177,8 @@ def read_response_request(
 def _items(fields: Fields, previous: Previous) -> tuple[Sequence[object], Sequence[object]]:
     """The items that were there, and those of the request."""
     before: Sequence[object] = ()
-    if fields.has("previous_response_id"):
-        before = previous(fields.need("previous_response_id", str))
+    if name := fields.get("previous_response_id", str):
+        before = previous(name)
     value = fields.raw("input")
     if isinstance(value, str):
         return before, [{"type": "message", "role": "user", "content": value}]

@@ -317,3 +317,9 @@ def test_whole_numbers_may_be_doubles() -> None:
     assert (settings.max_tokens, settings.seed) == (60, 42)
     with pytest.raises(ApiError, match="expected an integer"):
         chat(max_tokens=60.5)
+
+
+def test_the_model_may_be_called_by_the_name_of_its_turns() -> None:
+    """As Gemma's templates and Google's API have it."""
+    roles = [message.role for message in chat(USER, {**USER, "role": "model"}, USER).messages]
+    assert roles == ["user", "assistant", "user"]

@@ -266,3 +266,25 @@ def test_what_a_tool_found_that_nobody_here_can_read_is_told_in_words() -> None:
         wrong = [user("q"), model([USE]), user([result([PDF])])] if strict else [user([PDF])]
         with pytest.raises(ApiError, match="files are not read"):
             read_conversation(Fields({"messages": wrong}, ignored=Ignored(strict=strict)), 20)
+
+
+def test_a_summary_stands_in_the_place_of_all_before_it() -> None:
+    """As Anthropic's compaction writes it, and its clients send it back with the whole history."""
+    summary = {"type": "compaction", "content": "They looked.", "encrypted_content": "x"}
+    after = [user("And now?"), model([USE]), user([result()])]
+    messages, _, _ = read(
+        user("q"), model([text("a")]), user("p"), model([text("b"), summary, text("c")]), *after
+    )
+    assert messages[:3] == [
+        Message("user", "They looked."),
+        Message("assistant", "c"),
+        Message("user", "And now?"),
+    ]
+    messages, _, begun = read(user("q"), model([text("b"), summary]), system="s")
+    assert (messages, begun) == ([Message("system", "s"), Message("user", "They looked.")], "")
+    messages, _, _ = read(user("q"), model([summary]), user("p"))
+    assert messages == [Message("user", "They looked."), Message("user", "p")]
+    failed = {**summary, "content": None}
+    assert read(user("q"), model([failed, text("b")]), user("p")) == read(
+        user("q"), model([text("b")]), user("p")
+    )

@@ -193,6 +193,7 @@ def test_items_that_say_nothing_here_are_left_out_and_counted() -> None:
     reader = ItemReader(None)
     fields = Fields({})
     others: list[Any] = [SEARCH, MCP, {"type": "mcp_list_tools"}, {"type": "image_generation_call"}]
+    others.append({"type": "ghost_snapshot", "ghost_commit": {"id": "1"}})
     nobody_s = {"type": "tool_search_output", "id": "t", "tools": [{"name": "f"}]}
     reader.read(fields, "input", [says("user", "q"), *others, SEARCH, nobody_s])
     assert [message.role for message in reader.close().messages] == ["user"]
@@ -203,6 +204,20 @@ def test_items_that_say_nothing_here_are_left_out_and_counted() -> None:
     strict = Fields({}, ignored=Ignored(strict=True))
     with pytest.raises(ApiError, match="web_search_call"):
         ItemReader(None).read(strict, "input", [SEARCH])
+
+
+def test_an_approval_that_was_followed_is_left_out() -> None:
+    """As OpenAI's agents send it with every later turn; one that nothing follows asks for more."""
+    asked = {"type": "mcp_approval_request", "id": "a", "name": "g", "arguments": "{}"}
+    approval = {"type": "mcp_approval_response", "approval_request_id": "a", "approve": True}
+    done = {**MCP, "approval_request_id": "a", "output": "9"}
+    plain = read(says("user", "q"), done, says("assistant", "nine"), says("user", "p"))
+    messages = read(
+        says("user", "q"), asked, approval, done, says("assistant", "nine"), says("user", "p")
+    )
+    assert messages == plain
+    with pytest.raises(ApiError, match="runs no tools"):
+        read(says("user", "q"), done, says("assistant", "nine"), asked, approval)
 
 
 def test_results_that_come_with_their_calls_end_the_turn() -> None:

@@ -50,6 +50,10 @@ def test_a_conversation_goes_on_from_a_response() -> None:
     assert request.echoed["previous_response_id"] == "resp_1"
 
 
+def test_no_response_and_no_tools_of_a_server_ask_for_nothing() -> None:
+    assert read(previous_response_id="", max_tool_calls=3).chat == read().chat
+
+
 def test_items_that_are_referred_to_are_read_in_their_places() -> None:
     kept = {"role": "assistant", "content": "b", "id": "msg_1"}
 
