@@ -12,15 +12,15 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from gemma4_compile.errors import UsageError, is_panic
 from gemma4_compile.media.inputs import Medium, kind_of
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Rows, Spread
 from gemma4_compile.runtime.engine.sequence import CONTEXT_HINT, ContextFullError, Overflow
+from gemma4_compile.runtime.prompt.known_pieces import PIECE_CHARACTERS, KnownPieces
 from gemma4_compile.runtime.prompt.literal_specials import Hider
 from gemma4_compile.runtime.prompt.prompt_room import FEW, Fewest, Holds, TokenCount
 from gemma4_compile.runtime.reply.reply import MarkIds
@@ -166,13 +166,18 @@ class PromptBuilder:
         if self._hider is None and self._spread.placeholders:
             self._hider = Hider(tokenizer, self._spread.placeholders)
         self._literal = literal_specials
+        self._pieces = KnownPieces(tokenizer)
         self._fewest: Fewest | None = None  # measured for the first conversation that is long
         self.max_bytes: int | None = None
         if context_length is not None:
             self.max_bytes = context_length * longest_token_bytes(tokenizer)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, tenant: str = "") -> list[int]:
         """Ids of a text in which control tokens are spelled out; nothing is added.
+
+        Parameters
+        ----------
+        tenant : who asks; see `KnownPieces`
 
         Raises
         ------
@@ -182,17 +187,19 @@ class PromptBuilder:
         self._check_bytes(len(text))
         if self._context_length is not None and len(text) > 4 * self._context_length + _PIECE:
             self._check_pieces(text, self._context_length)
-        encoding = self._encode(text)
-        if self._context_length is not None and len(encoding) > self._context_length:
-            raise self._too_long(f"takes {len(encoding)} tokens", len(encoding))
-        ids: list[int] = encoding.ids
+        if len(text) > PIECE_CHARACTERS:
+            ids = self._pieces.ids(text, self._encode_all, tenant)
+        else:
+            ids = self._encode(text).ids
+        if self._context_length is not None and len(ids) > self._context_length:
+            raise self._too_long(f"takes {len(ids)} tokens", len(ids))
         return ids
 
-    def encode_prompt(self, text: str) -> list[int]:
+    def encode_prompt(self, text: str, *, tenant: str = "") -> list[int]:
         """Ids of a text that a user wrote; ContextFullError as of `encode`."""
         self._check_bytes(len(text))
         return self._encode_hidden(
-            self._hider.hide(text) if self._literal and self._hider else text
+            self._hider.hide(text) if self._literal and self._hider else text, tenant
         )
 
     def build(
@@ -203,6 +210,7 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, object]] = (),
         begun: str = "",
         watch: Watch | None = None,
+        tenant: str = "",
     ) -> Prompt:
         """The whole prompt, up to where the model's reply begins, and its media.
 
@@ -210,6 +218,7 @@ class PromptBuilder:
         ----------
         begun : what the reply begins with: the model goes on from there
         watch : may end the rendering
+        tenant : who asks; see `KnownPieces`
 
         Raises
         ------
@@ -258,7 +267,9 @@ class PromptBuilder:
             replies = []
         parts: list[list[int] | Rows] = []
         for index, segments in enumerate(self._spread.split(pieces[::2], media)):
-            parts += [s if isinstance(s, Rows) else self._encode_hidden(s) for s in segments]
+            parts += [
+                s if isinstance(s, Rows) else self._encode_hidden(s, tenant) for s in segments
+            ]
             parts += replies[index : index + 1]
         return Prompt.joined(parts)
 
@@ -271,21 +282,27 @@ class PromptBuilder:
             return message
         return replace(message, content=self._hider.hide(message.content))
 
-    def _encode_hidden(self, text: str) -> list[int]:
+    def _encode_hidden(self, text: str, tenant: str = "") -> list[int]:
         """Ids of a text in which control tokens of messages may be hidden."""
         if self._hider is None:
-            return self.encode(text)
+            return self.encode(text, tenant=tenant)
         ids: list[int] = []
         for piece in self._hider.split(text):
-            ids += self.encode(piece) if isinstance(piece, str) else piece
+            ids += self.encode(piece, tenant=tenant) if isinstance(piece, str) else piece
         return ids
 
-    def _encode(self, text: str) -> Any:
+    def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._encodings(texts)]
+
+    def _encode(self, text: str) -> Encoding:
+        return self._encodings([text])[0]
+
+    def _encodings(self, texts: Sequence[str]) -> Sequence[Encoding]:
         try:
-            if len(text) < _PIECE:
-                return self._tokenizer.encode(text, add_special_tokens=False)
+            if sum(map(len, texts)) < _PIECE:
+                return [self._tokenizer.encode(one, add_special_tokens=False) for one in texts]
             # Of the methods of `tokenizers` this one lets other threads run meanwhile.
-            return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+            return self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         except BaseException as error:  # a panic of native code is no Exception
             if not isinstance(error, Exception) and not is_panic(error):
                 raise

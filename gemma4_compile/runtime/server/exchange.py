@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
@@ -16,8 +17,10 @@ from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.guard import Guard, Guarded, client_of
 from gemma4_compile.runtime.server.media import without_untaken
 from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest
-from gemma4_compile.runtime.server.service import Reply, Service
+from gemma4_compile.runtime.server.service import Reply, Service, tenant_of
 from gemma4_compile.runtime.server.streams import cancel, unless_gone
+
+_Parsed = TypeVar("_Parsed", ChatRequest, CompletionRequest)
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Exchange:
         note = service.note_about(parsed, ignored)
         service.check_biases(parsed)
         with service.worker.reserve() as place:
-            parsed = await unless_gone(request, service.resolve(parsed))
+            parsed = await unless_gone(request, service.resolve(_owned(parsed, request)))
             prompt = await unless_gone(request, service.build_chat(parsed))
             constrain = await unless_gone(
                 request, run_in_threadpool(service.constraint, parsed, prompt)
@@ -93,7 +96,8 @@ class Exchange:
         asked: list[Asked] = []
         with ExitStack() as stack:
             places = [stack.enter_context(service.worker.reserve()) for _ in parsed]
-            prompts = [await unless_gone(request, service.build_completion(one)) for one in parsed]
+            owned = [_owned(one, request) for one in parsed]
+            prompts = [await unless_gone(request, service.build_completion(one)) for one in owned]
             try:
                 for place, prompt, one in zip(places, prompts, parsed, strict=True):
                     replies = service.submit(place, prompt, one, client=client)
@@ -107,7 +111,8 @@ class Exchange:
         """The prompt of a chat that is not asked; it has a place in the queue meanwhile."""
         parsed = self._taken(parsed, self.ignored())
         with self.service.worker.reserve():
-            parsed = await unless_gone(request, self.service.resolve(parsed))
+            owned = _owned(parsed, request)
+            parsed = await unless_gone(request, self.service.resolve(owned))
             return await unless_gone(request, self.service.build_chat(parsed))
 
     def _taken(self, parsed: ChatRequest, ignored: Ignored) -> ChatRequest:
@@ -117,3 +122,7 @@ class Exchange:
         settings = self.service.model.media
         messages, media = without_untaken(parsed.messages, parsed.media, settings, ignored)
         return replace(parsed, messages=messages, media=media)
+
+
+def _owned(parsed: _Parsed, request: HttpRequest) -> _Parsed:
+    return replace(parsed, tenant=tenant_of(client_of(request), parsed))

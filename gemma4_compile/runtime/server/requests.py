@@ -117,6 +117,7 @@ class Request:
     replies : how many there are to be
     include_usage : whether a stream ends with a chunk that counts tokens
     cache_salt : only what was asked with the same one is gone on from
+    tenant : whose it is, once that is known
     """
 
     model: str | None
@@ -125,6 +126,7 @@ class Request:
     stream: bool
     include_usage: bool
     cache_salt: str = field(default="", kw_only=True)
+    tenant: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True)

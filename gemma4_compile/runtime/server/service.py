@@ -90,6 +90,12 @@ class Model:
         )
 
 
+def tenant_of(client: Client | None, request: Request) -> str:
+    """Whose request it is, by key and salt; nobody's where it brings neither."""
+    key, salt = "" if client is None else client[1], request.cache_salt
+    return f"{len(key)} {key}{salt}" if key or salt else ""
+
+
 @dataclass(frozen=True)
 class Reply:
     """One of a request's replies, queued.
@@ -237,6 +243,7 @@ class Service:
                 tools=request.declared,
                 begun=request.begun,
                 watch=watch,
+                tenant=request.tenant,
             )
         except SlowRenderingError:
             raise
@@ -250,7 +257,7 @@ class Service:
         """The text after the token that begins every text; errors as `chat_prompt`."""
         if isinstance(request.prompt, str):
             try:
-                ids = self._prompts.encode_prompt(request.prompt)
+                ids = self._prompts.encode_prompt(request.prompt, tenant=request.tenant)
             except ContextFullError as error:
                 raise does_not_fit(error, "prompt") from error
         else:
@@ -282,9 +289,7 @@ class Service:
         client : only the one whose prompt was before it learns how much of its own was there; what
             others held who brought another key, or salt, is not gone on from
         """
-        key = "" if client is None else client[1]
-        if key or request.cache_salt:
-            prompt = replace(prompt, tenant=f"{len(key)} {key}{request.cache_salt}")
+        prompt = replace(prompt, tenant=tenant_of(client, request))
         plain = isinstance(request, CompletionRequest)
         single_call = isinstance(request, ChatRequest) and not request.several_calls
         marks = MarkIds.of(self.model.tokenizer)

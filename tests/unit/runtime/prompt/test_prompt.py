@@ -42,6 +42,8 @@ def test_a_panic_of_the_tokenizer_is_an_error_of_the_text() -> None:
         pass
 
     class Panics:
+        model = None
+
         def encode(self, text: str, **options: object) -> object:
             raise PanicException("called `Result::unwrap()` on an `Err` value")
 

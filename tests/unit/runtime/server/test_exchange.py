@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from gemma4_compile.runtime.prompt.known_pieces import Encode, KnownPieces
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.live_server import serving_script
 from tests.scripted_engine import ScriptedEngine, tiny_tokenizer
@@ -42,3 +45,24 @@ def test_of_a_strict_request_it_is_refused() -> None:
     with serving_script(ScriptedEngine([]), TEMPLATE, strict_request=True) as live:
         status, _, answer = live.request("POST", "/v1/chat/completions", body)
     assert (status, b"takes no pictures" in answer) == (400, True)
+
+
+def test_each_key_and_salt_has_known_pieces_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the time of a request would tell what others asked."""
+    tenants = list[str]()
+    ids = KnownPieces.ids
+
+    def record(self: KnownPieces, text: str, encode: Encode, tenant: str = "") -> list[int]:
+        tenants.append(tenant)
+        return ids(self, text, encode, tenant)
+
+    monkeypatch.setattr(KnownPieces, "ids", record)
+    words = "One and two are three.\n" * 100
+    chat = {"messages": [{"role": "user", "content": words}]}
+    with serving_script(ScriptedEngine([500] * 4, context_length=4096), TEMPLATE) as live:
+        for path, body in (("chat/completions", chat), ("completions", {"prompt": words})):
+            for headers, salt in (({}, ""), ({"x_api_key": "k"}, ""), ({}, "s")):
+                asked = body | {"cache_salt": salt, "max_tokens": 1} if salt else body
+                status, _, answer = live.request("POST", f"/v1/{path}", asked, **headers)
+                assert status == 200, answer
+    assert tenants == ["", "1 k", "0 s"] * 2
