@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+_TOKEN_BYTES = sys.getsizeof(1 << 18) + 8  # to ask every number takes milliseconds of long prompts
 Keys = Sequence[int]
 """Numbers of tokens or of rows of media, as `Prompt.keys` has them."""
 
@@ -226,5 +227,8 @@ def _nearest(node: Node[State]) -> Node[State] | None:
 
 
 def token_bytes(edge: Sequence[int]) -> int:
-    """Memory of tokens: numbers, and where they are named."""
-    return sum(map(sys.getsizeof, edge)) + 8 * len(edge)
+    """Memory of tokens, roughly: numbers, and where they are named.
+
+    Those of media are longer; their rows are some hundred times as long as that.
+    """
+    return _TOKEN_BYTES * len(edge)
