@@ -295,7 +295,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--limits and --activations",
     )
     parser.add_argument("--target", default=options.DEFAULT_TARGET, metavar="TARGET")
-    parser.add_argument("--quant", default=options.DEFAULT_QUANT, metavar="QUANT")
+    parser.add_argument("--quant", default=options.TRAINED_QUANT, metavar="QUANT")
     parser.add_argument("--limits", default="default", metavar="NAME")
     parser.add_argument("--activations", default=options.ACTIVATIONS[0], metavar="FORM")
     parser.add_argument("--modalities", default=options.MODALITIES[0], metavar="LIST")

@@ -36,6 +36,11 @@ def is_trained(model: str) -> bool:
     return trained_twin(model.removesuffix(_TRAINED)) == model
 
 
+def is_named_trained(model: str) -> bool:
+    """Return whether a hub id or directory of anyone's is named as such checkpoints are."""
+    return model.rstrip("/").endswith(_TRAINED)
+
+
 def is_for_phones(model: str) -> bool:
     """Return whether a directory's config.json says so, or the name of a hub id.
 

@@ -43,6 +43,8 @@ def _mebibytes(nbytes: int) -> str:
 
 def _print_summary(summary: Summary, request: CompileRequest) -> None:
     rows = [("package", str(summary.output)), ("size", _mebibytes(summary.package_bytes))]
+    if summary.recipe is not None:
+        rows.append(("recipe", summary.recipe))
     if summary.libraries and summary.report is not None:
         (main, nbytes), *others = summary.libraries
         rows += [
@@ -184,7 +186,7 @@ def _print_plan(request: CompileRequest, *, as_json: bool) -> None:
         # Its config ships with this program, so no network is needed.
         asked = replace(asked, model=DEFAULT_PRESET)
     asked = fit_model(asked, request.model)
-    plans, origin = plan_model(asked)
+    plans, origin, asked = plan_model(asked, request.model)
     if as_json:
         fitted = {} if asked.fitted is None else {FIT: asked.fitted}
         values = plan_json(plans[0].numbers, origin, needs_of(plans))
@@ -193,7 +195,8 @@ def _print_plan(request: CompileRequest, *, as_json: bool) -> None:
         if asked.fitted is not None:
             print("\n".join(f"{name + ':':<20}{value}" for name, value in fit_rows(asked.fitted)))
             print()
-        print(plan_text(plans[0].numbers, request.model, needs_of(plans)))
+        why = None if asked.usual is None else asked.usual.why
+        print(plan_text(plans[0].numbers, request.model, needs_of(plans), why))
     check_plans(plans)
 
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gemma4_compile.checkpoint.sources import ModelSource
-from gemma4_compile.checkpoint.trained import is_trained
 from gemma4_compile.compile.compilation import LibraryPlan
 from gemma4_compile.compile.fit_memory import Memory, can_leave_table, on_host
 from gemma4_compile.compile.own_schemes import with_own_schemes
 from gemma4_compile.compile.planned_source import open_for_plan
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.compile.resolve import choose, package_there, sizes_of
+from gemma4_compile.compile.usual_recipe import with_usual_recipe
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
@@ -24,13 +24,12 @@ from gemma4_compile.options.package import MOBILE
 from gemma4_compile.options.process import without_warnings
 from gemma4_compile.planning.expert_shares import SHARES, expert_shares
 from gemma4_compile.planning.fit import (
-    QUANTS,
-    TRAINED_QUANTS,
     Choice,
     Ladders,
     chunks_for,
     contexts_for,
     first_fit,
+    quants_for,
 )
 from gemma4_compile.planning.fit_report import Fitted, Step
 from gemma4_compile.planning.plan_report import size
@@ -73,13 +72,14 @@ def _fitted(
             "--fit: an encoder keeps nothing that could be left out for a budget",
             hint="leave it out: --plan shows what `--context` and `--quant` change",
         )
+    request = with_usual_recipe(request, source, model)
     table = model_parameters(source.config, ALL_COMPONENTS)
     check_overrides(choose(request).recipe, table)
     known = request
     if request.quant == MOBILE:  # others only warn there, which the compilation does
         known = with_own_schemes(request, source, table)
     memory = Memory(known, source.config)
-    ladders = ladders_of(memory, budget, model)
+    ladders = ladders_of(memory, budget)
     chosen = first_fit(ladders, lambda choice: memory.fits(choice, budget.room_bytes))
     if chosen is None:
         raise _too_large(memory, ladders, budget)
@@ -99,7 +99,8 @@ def _fitted(
     main = next(iter(memory.plans(chosen).values())).numbers
     sizes = budget.total_bytes, budget.margin_bytes
     fitted = Fitted(*sizes, budget.device, needs, steps, on_host(main, chosen))
-    return replace(memory.request_of(chosen, request), fit=None, fitted=fitted.to_json())
+    found = memory.request_of(chosen, request)
+    return replace(found, fit=None, fitted=fitted.to_json(), usual=None)
 
 
 def _of_package_there(request: CompileRequest) -> CompileRequest:
@@ -121,12 +122,8 @@ def _of_package_there(request: CompileRequest) -> CompileRequest:
     return replace(asked, fit_keeps=frozenset(named))
 
 
-def ladders_of(memory: Memory, budget: Budget, model: str) -> Ladders:
+def ladders_of(memory: Memory, budget: Budget) -> Ladders:
     """The steps of a request: one of what was given, and libraries that the device runs.
-
-    Parameters
-    ----------
-    model : its name, by which checkpoints are known that were trained for 4 bits
 
     Raises
     ------
@@ -137,7 +134,8 @@ def ladders_of(memory: Memory, budget: Budget, model: str) -> Ladders:
     keeps, sizes = request.fit_keeps, sizes_of(request, config)
     quants: tuple[str, ...] = (request.quant,)
     if "recipe" not in keeps:
-        quants = TRAINED_QUANTS if is_trained(model) else QUANTS
+        is_trained = request.usual is not None and request.usual.is_trained
+        quants = quants_for(request.quant, is_trained=is_trained)
     contexts: tuple[int, ...] = (sizes.context_length,)
     chunks: tuple[int, ...] = (sizes.prefill_chunk,)
     if request.context_length is None:
@@ -157,7 +155,7 @@ def ladders_of(memory: Memory, budget: Budget, model: str) -> Ladders:
     plans = [plan.numbers for plan in memory.plans(first).values()]
     tables = (False, True) if all(map(can_leave_table, plans)) else (False,)
     shares = SHARES if all(map(expert_shares, plans)) else SHARES[:1]
-    return Ladders(quants, tuple(libraries), contexts, chunks, tables, shares)
+    return Ladders(quants, tuple(libraries), contexts, chunks, tables, shares, request.quant)
 
 
 def _names(request: CompileRequest) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ from gemma4_compile.compile.planned_source import open_for_plan
 from gemma4_compile.compile.released_phones import as_phone
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.compile.resolve import Choices, choose, sizes_of
+from gemma4_compile.compile.usual_recipe import with_usual_recipe
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.parameters import Parameter
@@ -94,14 +95,22 @@ class Summary:
     nonfinite: Counts | None = None  # weights that were not finite, where they are allowed
     whole: bool = True  # library and weights
     converses: bool = True  # the package has a chat template
+    recipe: str | None = None  # what was chosen, and why, where none was given
 
 
 def plan_model(
-    request: CompileRequest,
-) -> tuple[tuple[LibraryPlan, ...], Mapping[str, object]]:
-    """Plan what would be built, and where the model is from; downloads nothing but the config.
+    request: CompileRequest, known_as: str | None = None
+) -> tuple[tuple[LibraryPlan, ...], Mapping[str, object], CompileRequest]:
+    """Plan what would be built; downloads nothing but the config.
 
-    The first plan is the main library's.
+    Parameters
+    ----------
+    known_as : the model that is meant, where the request names what has its config alone
+
+    Returns
+    -------
+    tuple
+        Plans, that of the main library first; where the model is from; the request with its recipe.
 
     Raises
     ------
@@ -113,12 +122,12 @@ def plan_model(
         config = source.config
         sizes = sizes_of(request, config)
         table = model_parameters(config, ALL_COMPONENTS)
-        own = with_own_schemes(request, source, table)
+        own = with_own_schemes(with_usual_recipe(request, source, known_as), source, table)
         if own is not request:
             chosen = choose(own)
         check_overrides(chosen.recipe, table)
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
-        return library_plans(chosen, sizes, config, usual), source.origin
+        return library_plans(chosen, sizes, config, usual), source.origin, own
 
 
 def _write_weights(
@@ -279,12 +288,15 @@ def compile_model(
         ) as source,
         open_drafter(request.drafter, source.config, weights=weights) as drafter,
     ):
+        asked, request = request, with_usual_recipe(request, source)
         source = as_phone(request, source)
         source = replace(source, config=with_drafter(source.config, drafter))
         table = model_parameters(source.config, ALL_COMPONENTS)
-        own = with_own_schemes(request, source, table)
-        if own is not request:
-            request, chosen = own, choose(own)
+        request = with_own_schemes(request, source, table)
+        if request is not asked:
+            chosen = choose(request)
+        if request.usual_text is not None:
+            reporter.stage(f"recipe {request.usual_text}")
         build = _planned(request, chosen, source, drafter, table)
         checkpoint = source.checkpoint
         conversation: Conversation | None = None
@@ -351,6 +363,7 @@ def compile_model(
         report=report,
         seconds=time.monotonic() - begin,
         peak_memory_bytes=peak_memory_bytes() or 0,
+        recipe=request.usual_text,
         nonfinite=provenance[NONFINITE],
         converses=converses,
         whole=library is not None and abi.TENSOR_CACHE_FILE in package.files,

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.checkpoint.input_files import Lock
-from gemma4_compile.checkpoint.trained import is_for_phones
+from gemma4_compile.checkpoint.sources import SHIPPED
+from gemma4_compile.checkpoint.trained import is_for_phones, is_named_trained
 from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.options.budget import Budget, budget_of
 from gemma4_compile.options.compile import CompileOptions
 from gemma4_compile.options.dump import DumpOption
 from gemma4_compile.options.libraries import ALL, DEFAULT_LIMITS
-from gemma4_compile.options.package import ACTIVATIONS, DEFAULT_MODEL, DEFAULT_QUANT, MOBILE
+from gemma4_compile.options.package import (
+    ACTIVATIONS,
+    DEFAULT_MODEL,
+    DEFAULT_QUANT,
+    MOBILE,
+    TRAINED_QUANT,
+)
 from gemma4_compile.options.process import warn
 from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file, with_overrides
@@ -23,6 +30,25 @@ from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.types import JsonObject
 
 AUTO = ACTIVATIONS[0]
+
+
+@dataclass(frozen=True)
+class UsualRecipe:
+    """Of a request that names no recipe: why it has the one that it has.
+
+    Attributes
+    ----------
+    why : None until the model has been looked at (`usual_recipe`)
+    is_trained : recipes of 4 bits with a signed scale hold the weights exactly
+    """
+
+    why: str | None = None
+    is_trained: bool = False
+
+    @property
+    def is_decided(self) -> bool:
+        """Return whether the model has been looked at."""
+        return self.why is not None
 
 
 @dataclass(frozen=True)
@@ -56,7 +82,13 @@ class CompileRequest:
     fit: Budget | None = None  # chooses what is not given
     fit_keeps: frozenset[str] = frozenset()  # choices that are given
     fitted: JsonObject | None = None  # what a budget has chosen, for provenance
+    usual: UsualRecipe | None = None  # the recipe is not given
     probe: bool = False  # a library for `verification`, which returns what lies between layers
+
+    @property
+    def usual_text(self) -> str | None:
+        """The recipe and why it was chosen; None where it was given."""
+        return None if self.usual is None else f"{self.quant}: {self.usual.why}"
 
 
 def modalities_of(names: Sequence[str] | None) -> frozenset[Modality] | None:
@@ -97,6 +129,7 @@ def compile_request(options: CompileOptions) -> CompileRequest:
         libraries=_forms(options, quant, overrides),
         fit=None if options.fit is None else budget_of(options.fit, options.target),
         fit_keeps=_kept(options, quant),
+        usual=UsualRecipe() if options.quant is None else None,
     )
 
 
@@ -114,8 +147,11 @@ def _kept(options: CompileOptions, quant: str) -> frozenset[str]:
 
 
 def _usual_quant(model: str | None) -> str:
-    """The recipe of a model for which none is named."""
-    return MOBILE if model is not None and is_for_phones(model) else DEFAULT_QUANT
+    """The recipe of a model for which none is named, as far as it is known before it is opened."""
+    name = DEFAULT_MODEL if model is None else model
+    if is_for_phones(name):
+        return MOBILE
+    return TRAINED_QUANT if name in SHIPPED or is_named_trained(name) else DEFAULT_QUANT
 
 
 def _forms(options: CompileOptions, quant: str, overrides: Overrides) -> tuple[LibraryForm, ...]:

@@ -41,8 +41,11 @@ MODALITIES = ("text", "image", "audio")
 DEFAULT_PRESET = "gemma-4-E2B-it"
 """The config of DEFAULT_MODEL, which ships with this program."""
 DEFAULT_MODEL = f"google/{DEFAULT_PRESET}-qat-q4_0-unquantized"
-"""Trained for the 4 bits of DEFAULT_QUANT."""
-DEFAULT_TARGET, DEFAULT_QUANT = "webgpu", "q4f16"
+"""Trained for the 4 bits of TRAINED_QUANT."""
+DEFAULT_TARGET = "webgpu"
+DEFAULT_QUANT, TRAINED_QUANT = "q4kf16", "q4f16"
+"""Of checkpoints that lie anywhere, and of those whose weights lie on 16 levels a group already,
+which the second holds exactly; compile/usual_recipe.py tells them apart."""
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 DEFAULT_TEXT_TOKENS = 2048  # of an encoder
@@ -143,8 +146,8 @@ class PackageOptions(CommandOptions):
         None,
         "--quant QUANT",
         lambda: (
-            f"{', '.join(QUANTS)} (default: {DEFAULT_QUANT}; {MOBILE} of checkpoints for "
-            "phones, whose own form it is)"
+            f"{', '.join(QUANTS)} (default: {DEFAULT_QUANT}; {TRAINED_QUANT} of checkpoints "
+            f"that were trained for 4 bits, {MOBILE} of those for phones, whose own form it is)"
         ),
         type=parse_quant,
     )

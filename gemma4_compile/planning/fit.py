@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
+from gemma4_compile.options.package import DEFAULT_QUANT, TRAINED_QUANT
+
 StepT = TypeVar("StepT")
 
-QUANTS = ("q4f16m", "q4f16", "q4kf16", "q4f16s")
-"""Recipes of any checkpoint, from the one that is best to have to the smallest.
+QUANTS = ("q4f16m", DEFAULT_QUANT, TRAINED_QUANT, "q4f16s")
+"""Recipes, from the one that loses least of a checkpoint that was trained for none of them.
 
-`q4kf16` loses less than the usual for fewer bytes and a token that takes 4 % longer: it comes
-before what loses most. Others have no step, for the reasons in ADR 0026.
+Others have no step, for the reasons in ADR 0026.
 """
-USUAL_QUANT = "q4f16"
+USUAL_QUANT = DEFAULT_QUANT
 TRAINED_QUANTS = ("q4f16s",)
 """Of checkpoints that were trained for 4 bits: these hold their weights exactly, in the fewest."""
 USUAL_CONTEXT, GOOD_CONTEXT, LEAST_CONTEXT = 8192, 4096, 2048
@@ -130,6 +131,18 @@ def _better(steps: Sequence[StepT], chosen: StepT, usual: StepT) -> StepT:
     if usual in steps[:at]:
         return usual
     return steps[max(at - 1, 0)]
+
+
+def quants_for(usual: str, *, is_trained: bool) -> tuple[str, ...]:
+    """The recipes of a checkpoint whose usual one is `usual`, from the best to the smallest.
+
+    `q4f16` takes more bytes than `q4kf16`, and loses more: it has no step beside it. Of weights on
+    16 levels, which `q4f16` holds, minima would lose some.
+    """
+    if is_trained:
+        return TRAINED_QUANTS
+    other = TRAINED_QUANT if usual == DEFAULT_QUANT else DEFAULT_QUANT
+    return tuple(name for name in QUANTS if name != other)
 
 
 def first_fit(ladders: Ladders, fits: Callable[[Choice], bool]) -> Choice | None:

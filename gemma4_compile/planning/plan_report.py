@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from gemma4_compile.checkpoint.trained import is_trained, trained_twin
 from gemma4_compile.device_kinds import is_of_pages
-from gemma4_compile.options.package import DEFAULT_QUANT
+from gemma4_compile.options.package import TRAINED_QUANT
 from gemma4_compile.planning.expert_shares import expert_shares
 from gemma4_compile.planning.memory_parts import bytes_with_table_on_host, memory_parts
 from gemma4_compile.planning.parameter_kinds import kind_name
@@ -21,7 +21,7 @@ from gemma4_compile.targets.spec import INT8, WORDS
 from gemma4_compile.types import JsonObject
 
 _SMALLER = "q4f16s"
-"""The default recipe with 4 bits in the head as well."""
+"""Their usual recipe with 4 bits in the head as well."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,23 @@ def _activations(plan: BuildPlan) -> str:
     return {"float16": "f16", "float32": "f32"}[NAMED[plan.recipe.name].activation_dtype]
 
 
-def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = ()) -> str:
-    """The plan of the main library as a page of tables, and what each of several needs."""
+def plan_text(
+    plan: BuildPlan,
+    model: str,
+    libraries: Sequence[LibraryNeeds] = (),
+    why: str | None = None,
+) -> str:
+    """The plan of the main library as a page of tables, and what each of several needs.
+
+    Parameters
+    ----------
+    why : the recipe was chosen, where it was not given
+    """
     lines = [
         f"{model} in {plan.recipe.name} for {plan.target.name} (limits {plan.target.limits}), "
         f"{_activations(plan)} activations, context {plan.context_length:,}, "
         f"prefill chunk {plan.prefill_chunk:,}",
+        *([] if why is None else [f"recipe {plan.recipe.name}: {why}"]),
         *([] if plan.config.vision is None else [f"pictures of up to {plan.image_tokens} tokens"]),
         "",
         "Parameters",
@@ -255,7 +266,7 @@ def _trained(plan: BuildPlan, model: str) -> list[str]:
     """The checkpoint to take instead, where one was trained for the bits of the recipe."""
     if plan.problem is not None or not plan.recipe.name.startswith("q4"):
         return []
-    if is_trained(model) and plan.recipe.name == DEFAULT_QUANT:
+    if is_trained(model) and plan.recipe.name == TRAINED_QUANT:
         return ["", f"4 bits hold the head exactly as well: --quant {_SMALLER} is smaller"]
     twin = trained_twin(model)
     if twin is None:

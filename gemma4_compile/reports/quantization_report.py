@@ -19,6 +19,7 @@ from gemma4_compile.checkpoint.nonfinite import Counts, nonfinite_lines, open_re
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.compile.own_schemes import with_own_schemes
 from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.compile.usual_recipe import with_usual_recipe
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.progress import Reporter
@@ -199,7 +200,6 @@ def report_model(
     tuple
         The losses, and the weights that are not finite and count as 0 here, if they are allowed.
     """
-    recipe = with_overrides(request.quant, request.overrides)
     reporter.stage(f"opening {request.model}")
     with (
         open_source(
@@ -214,7 +214,10 @@ def report_model(
         assert source.checkpoint is not None, "asked for"
         config = with_drafter(source.config, drafter)
         table = model_parameters(config, ALL_COMPONENTS)
-        check_overrides(recipe, table)
+        request = with_usual_recipe(request, source)
+        if request.usual_text is not None:
+            reporter.stage(f"recipe {request.usual_text}")
+        check_overrides(with_overrides(request.quant, request.overrides), table)
         request = with_own_schemes(request, source, table)
         recipe = with_overrides(request.quant, request.overrides)
         matched = match(source.checkpoint.tensors, config)

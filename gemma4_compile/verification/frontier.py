@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.options.package import DEFAULT_QUANT
+from gemma4_compile.options.package import TRAINED_QUANT
 from gemma4_compile.planning.parameter_kinds import read_per_token
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
@@ -110,7 +110,7 @@ class Frontier:
 
 
 def parse_recipe(text: str) -> tuple[str, Recipe]:
-    """A recipe by its name, a recipe file on the default one, or NAME+FILE; and what it is called.
+    """A recipe by its name, a recipe file on `q4f16`, or NAME+FILE; and what it is called.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def parse_recipe(text: str) -> tuple[str, Recipe]:
     """
     name, _, file = text.partition("+")
     if name not in RECIPES and name.endswith(".json"):
-        name, file = DEFAULT_QUANT, text
+        name, file = TRAINED_QUANT, text
     if name not in RECIPES:
         raise UsageError(
             f"--compare-recipes: unknown recipe `{name}`",

@@ -13,7 +13,7 @@ from gemma4_compile.checkpoint import hub
 from gemma4_compile.cli import compile as cli
 from gemma4_compile.compile.build import LibraryReport
 from gemma4_compile.compile.pipeline import Summary
-from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.compile.request import CompileRequest, UsualRecipe
 from gemma4_compile.errors import CheckpointError, InterruptedRunError, UsageError
 from gemma4_compile.model_spec.config.gemma4 import PRESETS_DIR
 from gemma4_compile.progress import Reporter
@@ -185,7 +185,9 @@ def test_target_and_quantisation_have_defaults(pipeline: Pipeline) -> None:
     browsers = tuple(
         one for name, one in LIBRARIES.items() if one.target == "webgpu" and name not in EXPERIMENTS
     )
-    asked = CompileRequest("tiny", "webgpu", "q4f16", Path("out"), libraries=browsers)
+    asked = CompileRequest(
+        "tiny", "webgpu", "q4f16", Path("out"), libraries=browsers, usual=UsualRecipe()
+    )
     assert pipeline.request == asked
 
 
@@ -233,7 +235,7 @@ def test_plan_needs_nothing_but_a_model(
 ) -> None:
     assert cli.main(["gemma-4-E2B-it", "--plan"]) == 0
     captured = capsys.readouterr()
-    first = "gemma-4-E2B-it in q4f16 for webgpu (limits default), f32 activations"
+    first = "gemma-4-E2B-it in q4kf16 for webgpu (limits default), f32 activations"
     assert captured.out.startswith(first)
     assert captured.err == ""
     assert pipeline.request is None

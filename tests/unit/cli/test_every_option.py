@@ -246,7 +246,7 @@ def calls(case: Case, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     everything.report_model.return_value = ([], None)
     everything.fit_bits.return_value.to_json.return_value = {"recipe": {}}
     everything.fit_model.side_effect = lambda request, *_: request
-    everything.plan_model.return_value = ([everything.plan], {})
+    everything.plan_model.side_effect = lambda request, *_: ([everything.plan], {}, request)
     everything.Model.of.return_value = Served()
     everything.Package.open.return_value.chat_config.context_window_size = 512
     everything.Package.open.return_value.embeds = False

@@ -131,7 +131,7 @@ def test_a_drafter_of_another_model_is_refused_before_anything_is_written(
 
 def test_plan_and_report_know_it(made: Drafted, tmp_path: Path) -> None:
     asked = request(made, Path(), drafter=made.drafter.path)
-    (library,), _ = plan_model(asked)
+    (library,), *_ = plan_model(asked)
     plan = library.numbers
     assert plan.drafter is not None
     losses, _ = report_model(asked, packages.Silent())
@@ -198,7 +198,7 @@ def test_tiny_is_compiled_with_the_drafter_that_ships(tmp_path: Path) -> None:
     build = read(package, abi.PROVENANCE_FILE)["build"]
     assert (build["source"]["kind"], build["drafter"]["kind"]) == ("tiny", "tiny")
     asked = replace(asked, output=Path())
-    (library,), _ = plan_model(asked)
+    (library,), *_ = plan_model(asked)
     plan = library.numbers
     assert plan.drafter is not None
     shards = read(package, abi.DRAFTER_CACHE_FILE)["records"]

@@ -31,7 +31,7 @@ from gemma4_compile.types import JsonObject
 from tests.packages import compile_small
 
 MIB, GIB = 1 << 20, 1 << 30
-QUANTS = ("q4f16m", "q4f16", "q4kf16", "q4f16s")
+QUANTS = ("q4f16m", "q4kf16", "q4f16s")
 CONTEXTS = (131_072, 65_536, 32_768, 16_384, 8192, 4096, 2048)
 CHUNKS = (512, 256, 128, 64)
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
@@ -81,7 +81,7 @@ def memory_of(preset: str) -> dict[tuple[str, int, int, bool, float], int]:
 def rank(quant: str, context: int, chunk: int, on_host: bool, share: float) -> tuple[float, ...]:
     """What counts, the most first, as docs/options.md has it; larger is better."""
     quality = -QUANTS.index(quant)
-    usual = -QUANTS.index("q4f16")
+    usual = -QUANTS.index("q4kf16")
     return (
         min(context, 4096),
         int(share),
@@ -119,7 +119,7 @@ def test_every_size_takes_the_best_of_all_combinations(preset: str) -> None:
 @pytest.mark.parametrize("line", [(), ("--target", "cuda", "--modalities", "text,image")])
 def test_the_plan_of_what_was_chosen_is_within_the_budget(line: tuple[str, ...]) -> None:
     found, entry = fitted(E2B, "--fit", "3.2GB", *line)
-    plans, _ = plan_model(found)
+    plans, *_ = plan_model(found)
     sizes = [sum(memory_parts(plan.numbers).values()) for plan in plans]
     if entry["choices"].get("per_layer_table", {}).get("value") == "host":
         sizes = [bytes_with_table_on_host(plan.numbers) or 0 for plan in plans]
@@ -152,7 +152,7 @@ def test_a_recipe_file_and_one_library_are_given_too(tmp_path: Path) -> None:
     file = tmp_path / "recipe.json"
     file.write_text('{"schemes": {"embed_tokens": "q4f16_1"}}')
     found, entry = fitted(E2B, "--fit", "64GB", "--recipe", str(file))
-    assert (found.quant, entry["choices"]["recipe"]["given"]) == ("q4f16", True)
+    assert (found.quant, entry["choices"]["recipe"]["given"]) == ("q4kf16", True)
     found, entry = fitted(E2B, "--fit", "64GB", "--limits", "compat")
     assert (found.limits, "libraries" in entry["choices"]) == ("compat", False)
 
@@ -202,7 +202,7 @@ def test_towers_and_a_drafter_are_counted_and_named_where_nothing_fits() -> None
     quant = ("--quant", "q4f16", "--fit", "1GB")
     _, plain = fitted(*line, *quant)
     found, drafted = fitted(*line, *quant, "--drafter", "tiny")
-    plans, _ = plan_model(found)
+    plans, *_ = plan_model(found)
     drafter = plans[0].numbers.drafter
     assert drafter is not None
     more = drafter.weights_bytes + drafter.activation_bytes
@@ -277,6 +277,6 @@ def test_a_phone_checkpoint_is_planned_by_its_config_as_without_a_budget() -> No
     line = (E2B, "--quant", "mobile", "--target", "cuda")
     found, entry = fitted(*line, "--fit", "3GiB")
     assert found.quant == "mobile"
-    plans, _ = plan_model(asked(*line, "--context", str(found.context_length)))
+    plans, *_ = plan_model(asked(*line, "--context", str(found.context_length)))
     assert 0 < entry["needs_bytes"] <= 3 * GIB
     assert plans[0].numbers.recipe.name == "mobile"

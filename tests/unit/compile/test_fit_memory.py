@@ -34,7 +34,7 @@ def test_a_package_takes_what_its_largest_library_takes(choice: Choice) -> None:
     memory = Memory(request(), Gemma4Config.from_preset(E2B))
     if choice.context not in (2048, 8192):  # one that is given
         memory = replace(memory, request=replace(request(), context_length=choice.context))
-    plans, _ = plan_model(memory.request_of(choice))
+    plans, *_ = plan_model(memory.request_of(choice))
     assert [plan.name for plan in plans] == [*choice.libraries] == [*memory.plans(choice)]
     sizes = [sum(memory_parts(plan.numbers).values()) for plan in plans]
     assert memory.bytes_of(choice) == max(sizes)

@@ -208,7 +208,7 @@ def test_a_new_library_may_take_other_activations(request_for: CompileRequest) -
 def test_the_limits_choose_activations_if_the_user_does_not(
     change: dict[str, Any], found: str, request_for: CompileRequest
 ) -> None:
-    (plan,), _ = plan_model(replace(request_for, **change))
+    (plan,), *_ = plan_model(replace(request_for, **change))
     assert plan.target.activations == found
 
 

@@ -17,12 +17,20 @@ from gemma4_compile.planning.fit import (
     chunks_for,
     contexts_for,
     first_fit,
+    quants_for,
 )
 from gemma4_compile.quantization.schemes import RECIPES
 
 ALL, FEWER = ("default", "f16"), ("f16",)
 CONTEXTS = (32_768, 16_384, 8192, 4096, 2048)
-STEPS = QUANTS, (ALL, FEWER), CONTEXTS, (512, 256, 64), (False, True), (1.0, 0.5, 0.0)
+STEPS = (
+    quants_for("q4kf16", is_trained=False),
+    (ALL, FEWER),
+    CONTEXTS,
+    (512, 256, 64),
+    (False, True),
+    (1.0, 0.5, 0.0),
+)
 FULL = Ladders(*STEPS)
 
 
@@ -53,7 +61,7 @@ def gives_up_less(one: Choice, other: Choice) -> bool:
 
 def cost(choice: Choice) -> int:
     """Any memory that falls with each step."""
-    weights = {"q4f16m": 2400, "q4f16": 2200, "q4kf16": 2100, "q4f16s": 2000}[choice.quant]
+    weights = {"q4f16m": 2400, "q4kf16": 2100, "q4f16s": 2000}[choice.quant]
     state = choice.context // 100 * (2 if choice.libraries == ALL else 1)
     off = int(1000 * (1 - choice.experts))
     return weights + state + choice.chunk // 2 - (700 if choice.table_on_host else 0) - off
@@ -92,18 +100,24 @@ def test_what_is_given_is_kept() -> None:
 def test_what_was_given_up_is_named_with_what_would_be_taken() -> None:
     chosen = Choice("q4f16s", FEWER, 2048, 64, True, 0.5)
     assert dict(FULL.better(chosen)) == {
-        "recipe": Choice("q4f16", FEWER, 2048, 64, True, 0.5),
+        "recipe": Choice("q4kf16", FEWER, 2048, 64, True, 0.5),
         "libraries": Choice("q4f16s", ALL, 2048, 64, True, 0.5),
         "context": Choice("q4f16s", FEWER, 8192, 64, True, 0.5),
         "prefill_chunk": Choice("q4f16s", FEWER, 2048, 512, True, 0.5),
         "per_layer_table": Choice("q4f16s", FEWER, 2048, 64, False, 0.5),
         "experts": Choice("q4f16s", FEWER, 2048, 64, True, 1.0),
     }
-    usual = Choice("q4f16", ALL, 8192, 512)
+    usual = Choice("q4kf16", ALL, 8192, 512)
     assert {name: (other.quant, other.context) for name, other in FULL.better(usual)} == {
         "recipe": ("q4f16m", 8192),
-        "context": ("q4f16", 16_384),
+        "context": ("q4kf16", 16_384),
     }
+
+
+def test_what_a_checkpoint_is_gives_its_recipes() -> None:
+    assert quants_for("q4kf16", is_trained=False) == ("q4f16m", "q4kf16", "q4f16s")
+    assert quants_for("q4f16", is_trained=False) == ("q4f16m", "q4f16", "q4f16s")
+    assert quants_for("q4f16", is_trained=True) == ("q4f16s",)
 
 
 def test_all_recipes_of_the_ladder_are_recipes() -> None:
