@@ -65,6 +65,7 @@ async function load(library) {
           model_id: "m",
           model_lib: chosen?.model_lib ?? base + library,
           model_manifest: "mlc-model-manifest.json",
+          ...(options.has("embeds") && { model_type: webllm.ModelType.embedding }),
         },
       ],
     },
@@ -74,6 +75,7 @@ async function load(library) {
   const drafts = options.get("drafts");
   const fixed = drafts === "auto" ? {} : { drafts: Number(drafts) };
   if (drafts !== null && !(await fast.useDrafter(base, fixed))) errors.push(`no drafter: ${fast.stats().reasons}`);
+  if (options.has("embeds")) return { loadMs, chosen };
   const pipeline = engine.loadedModelIdToPipeline.get("m");
   const commit = pipeline.processNextToken.bind(pipeline);
   pipeline.processNextToken = (token, ...rest) => {
@@ -122,4 +124,17 @@ async function chat(request) {
   return { ids, usage, guessed, wallMs: last - start, firstChunkMs, longestGapMs: Math.max(...gaps), stepMs, promptMs };
 }
 
-window.tests = { load, chat, errors, device: () => described, stats: () => fast?.stats() };
+/** Wall time of the vectors of texts, given as token ids; the first numbers of the first vector and its length. */
+async function embed(input) {
+  const start = performance.now();
+  const { data } = await engine.embeddings.create({ input });
+  const [{ embedding }] = data;
+  return {
+    wallMs: performance.now() - start,
+    count: data.length,
+    begins: embedding.slice(0, 4),
+    norm: Math.hypot(...embedding),
+  };
+}
+
+window.tests = { load, chat, embed, errors, device: () => described, stats: () => fast?.stats() };
