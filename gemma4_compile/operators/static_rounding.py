@@ -10,7 +10,7 @@ transformers 5.24.0, `apply_srq` of `integrations/gemma_quant.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
@@ -178,10 +178,15 @@ def rounded_sums(
     return te.compute(sums.shape, value, name="stepped")
 
 
-def step_of(output: SteppedOutput, is_paired: bool, steps: te.Tensor | Buffer, row: Expr) -> Expr:
+def step_of(
+    output: SteppedOutput,
+    is_paired: bool,
+    steps: te.Tensor | Buffer | Mapping[int, Expr],
+    row: Expr,
+) -> Expr:
     """The step of the sums with a row of the weight; gate and up are `is_paired`."""
     if is_paired:
-        return steps[2 * tirx.floormod(row, 2) + 1]
+        return tirx.Select(tirx.floormod(row, 2) == 0, steps[1], steps[3])
     last = len(output.sections) - 1
     result, end = steps[2 * last + 1], sum(output.sections[:-1])
     for index in reversed(range(last)):

@@ -5,8 +5,11 @@ Meaning: `Epilogue` in operators/epilogue.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tvm import tirx
 
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
@@ -20,6 +23,9 @@ from gemma4_compile.operators.static_rounding import (
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 
+Steps: TypeAlias = "Buffer | Mapping[int, Expr]"
+"""An argument, or its values by place."""
+
 
 @dataclass(frozen=True)
 class EpilogueArguments:
@@ -32,8 +38,8 @@ class EpilogueArguments:
     ple, layer : the per-layer inputs and the layer index
     """
 
-    steps: Buffer | None
-    readers: Buffer | None
+    steps: Steps | None
+    readers: Steps | None
     ple: Buffer | None
     layer: Expr | None
 
@@ -49,6 +55,14 @@ class EpilogueArguments:
             return cls(steps, readers, None, None)
         ple = build.arg("ple", (rows, operator.ple_width), "float32")
         return cls(steps, readers, ple, build.scalar_arg("layer"))
+
+    def read(self) -> EpilogueArguments:
+        """The same with values of steps, which are read where this is called.
+
+        At a kernel's begin they come with the weights. Behind the sums nothing else is under way,
+        and a launch of a small matmul waits for memory once more.
+        """
+        return replace(self, steps=_values(self.steps), readers=_values(self.readers))
 
     @property
     def input_step(self) -> Expr:
@@ -105,7 +119,14 @@ def gated(operator: Linear, first: Expr, sums: Sequence[Expr], args: EpilogueArg
     return gelu_tanh(bind(sums[0])) * sums[1]
 
 
-def _rounded(operator: Linear, first: Expr, sums: Sequence[Expr], steps: Buffer) -> Sequence[Expr]:
+def _values(steps: Steps | None) -> Steps | None:
+    """The values of the steps that somebody asks for: the first, and those of results."""
+    if not isinstance(steps, tirx.Buffer):
+        return steps
+    return {at: bind(steps[at]) for at in (0, *range(1, int(steps.shape[0]), 2))}
+
+
+def _rounded(operator: Linear, first: Expr, sums: Sequence[Expr], steps: Steps) -> Sequence[Expr]:
     """The sums from a row of the weight on, rounded to their steps."""
     output = operator.stepped_out
     assert output is not None, "an argument of such outputs"

@@ -95,6 +95,7 @@ class Int8Product:
         )
         # Measured: many rows a block, and no norm whose registers would be missing.
         keeps_registers = operator.packed_out and operator.in_dtype == PACKED
+        self._after = self._args.after.read()
         self._rows = RowStream(
             self._args.weights,
             self._lane_slice,
@@ -115,7 +116,7 @@ class Int8Product:
 
     def _load_steps(self, own: SteppedSlice) -> None:
         """Take the lane's runs of a vector by the checkpoint's step."""
-        vector, step = self._args.vector, bind(self._args.after.input_step)
+        vector, step = self._args.vector, self._after.input_step
         if isinstance(vector, SteppedVector):
             own.load(vector.read, step)
             return
@@ -187,7 +188,7 @@ class Int8Product:
             with strided(self._block, shape.tile // step) as item:
                 row = bind(item * step)
                 totals = [self._sums.total(row + other) for other in range(step)]
-                apply_epilogue(operator, y, 0, first + row, totals, args.after)
+                apply_epilogue(operator, y, 0, first + row, totals, self._after)
             return
         tile = bind(self._index * self.iterations + iteration)
         exists = tile < self.tiles if self.tiles % self.iterations else None
@@ -200,13 +201,13 @@ class Int8Product:
     def _store_words(self, tile: Expr, exists: Expr | None) -> None:
         """Gate and up to words by the step of what reads them: four results from eight rows."""
         operator, shape, block, args = self._operator, self._shape, self._block, self._args
-        assert args.after.readers is not None, "an argument of such results"
-        outputs, step = shape.tile // 2, bind(args.after.readers[0])
+        assert self._after.readers is not None, "an argument of such results"
+        outputs, step = shape.tile // 2, self._after.readers[0]
         values, sums = shared((outputs,)), self._sums
         with strided(block, outputs) as item:
             pair = [sums.total(2 * item), sums.total(2 * item + 1)]
             row = bind(tile * shape.tile + 2 * item)
-            store(values, gated(operator, row, pair, args.after), item)
+            store(values, gated(operator, row, pair, self._after), item)
         vec4s, mine = outputs // WORD, vec4s_of(block, values)
         last = operator.outputs // WORD
 
