@@ -6,7 +6,8 @@ const QUANTISED_4 = 0;
 const QUANTISED_8 = 1;
 const HALVES = 2;
 const FLOATS = 3;
-const GROUP = 32; // values that share a scale
+const BFLOATS = 4;
+const WORD = 32; // bits
 const BOUNDS = Float32Array.of(-4, 4, -16, 16); // of a tower's matmul: some values are beyond them
 const QUANTISED = /^(.*)\.(q_weight|q_scale)(\.part\d+)?$/; // a large matrix is stored in parts
 
@@ -40,6 +41,8 @@ fn fill(@builtin(global_invocation_id) id: vec3<u32>) {
       word ^= (fours & (fours >> 4u) & 0x01010101u) << 7u;
     } else if (job.kind == ${HALVES}u) {
       word = pack2x16float(vec2<f32>(between(word), between(hash(word))));
+    } else if (job.kind == ${BFLOATS}u) {
+      word = (bitcast<u32>(between(word)) & 0xFFFF0000u) | (bitcast<u32>(between(hash(word))) >> 16u);
     } else {
       word = bitcast<u32>(between(word));
     }
@@ -72,9 +75,9 @@ export class Filler {
     this.#fill(buffer, bits === 4 ? QUANTISED_4 : QUANTISED_8, 0, 0);
   }
 
-  /** Fills values between two bounds, as float16 or float32. */
+  /** Fills values between two bounds, as float16, float32 or, in words, bfloat16. */
   between(buffer, dtype, low, high) {
-    this.#fill(buffer, dtype === "float16" ? HALVES : FLOATS, low, high);
+    this.#fill(buffer, { float16: HALVES, uint32: BFLOATS }[dtype] ?? FLOATS, low, high);
   }
 
   /** Fills one parameter; `shapes` maps every parameter's name to its shape. */
@@ -84,13 +87,13 @@ export class Filler {
       const [, stem, kind, part = ""] = quantised;
       const words = shapes.get(`${stem}.q_weight${part}`).at(-1);
       const groups = shapes.get(`${stem}.q_scale${part}`).at(-1);
-      const bits = words / groups;
-      if (bits !== 4 && bits !== 8) throw new Error(`${name}: ${bits} bits are unknown here`);
+      // Otherwise a scale is a whole row's, or that of 256 channels: 4 bits stand for 2 and 8, too.
+      const bits = words / groups === 8 ? 8 : 4;
       if (kind === "q_weight") {
         this.integers(buffer, bits);
       } else {
         const deviation = (2 ** bits - 2) / Math.sqrt(12); // of evenly spread quantised values
-        const scale = 1 / (deviation * Math.sqrt(GROUP * groups));
+        const scale = 1 / (deviation * Math.sqrt((WORD * words) / bits));
         this.between(buffer, dtype, 0.8 * scale, 1.2 * scale);
       }
     } else if (name.endsWith(".bounds.weight")) {
@@ -103,7 +106,7 @@ export class Filler {
       const middle = name.includes("layer_scalar") ? 0.5 : 1;
       this.between(buffer, dtype, 0.9 * middle, 1.1 * middle);
     } else {
-      const bound = Math.sqrt(3 / shape.at(-1));
+      const bound = Math.sqrt(3 / (shape.at(-1) * (dtype === "uint32" ? 2 : 1)));
       this.between(buffer, dtype, -bound, bound);
     }
   }
