@@ -1,40 +1,51 @@
-"""Declare kernel arguments that are only read and written four elements at a time as vectors.
+"""Declare kernel arguments that are only read and written by fours, or by twos, as vectors.
 
-TVM's WGSL generator turns a vector access to an array of scalars into four scalar accesses, and so
+TVM's WGSL generator turns a vector access to an array of scalars into scalar accesses, and so
 does its CUDA generator where a named index hides that it is a multiple of four. Shared and local
 memory is rewritten by TVM itself for WGSL; the arguments of kernels are not.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import tvm
 import tvm_ffi
 from tvm import sym, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-LANES = 4  # the widest vector of all device languages
+LANES = (4, 2)  # of the vectors that all device languages have
 INDEX_TYPES = ("int32", "int64")
 
 
 @dataclass
 class _Argument:
-    """A buffer over one of the kernel's pointers, and how it is accessed."""
+    """A buffer over one of the kernel's pointers, and how it is accessed.
+
+    Attributes
+    ----------
+    lanes : elements of every access; 1 where they are no vectors of one size
+    """
 
     pointer: tirx.Var
     buffer: tirx.Buffer
-    is_vector: bool = True
-    new_pointer: tirx.Var = field(init=False)
-    new_buffer: tirx.Buffer = field(init=False)
+    lanes: int | None = None
 
-    def __post_init__(self) -> None:
-        dtype, size = self.buffer.dtype, self.buffer.shape[0]
-        name = f"{dtype}x{LANES}"
-        self.new_pointer = tirx.Var(
-            self.pointer.name, tvm.ir.PointerType(tvm.ir.PrimType(name), "global")
-        )
-        self.new_buffer = tirx.decl_buffer((tirx.floordiv(size, LANES),), name, self.buffer.name)
+    def meet(self, lanes: int) -> None:
+        """Take note of an access."""
+        self.lanes = lanes if self.lanes in (None, lanes) else 1
+
+
+class _Vector:
+    """An argument as the vectors that it is accessed by."""
+
+    def __init__(self, argument: _Argument, lanes: int) -> None:
+        buffer, self.lanes = argument.buffer, lanes
+        name = f"{buffer.dtype}x{lanes}"
+        pointer_type = tvm.ir.PointerType(tvm.ir.PrimType(name), "global")
+        self.pointer = tirx.Var(argument.pointer.name, pointer_type)
+        shape = (tirx.floordiv(buffer.shape[0], lanes),)
+        self.buffer = tirx.decl_buffer(shape, name, buffer.name)
 
 
 @module_pass(opt_level=0, name="VectorizeBuffers")
@@ -42,8 +53,8 @@ class VectorizeBuffers:
     """Retype the pointers of every kernel of a device module.
 
     Before: ``w: handle("uint32"); w[ramp(4 * i, 1, 4)]``. After: ``w: handle("uint32x4"); w[i]``.
-    An argument with any other access, or an index that is not provably a multiple of 4, stays as
-    it is. Must run after SplitHostDevice, when indices are flat.
+    An argument with any other access, or an index that is not provably a multiple of its vectors'
+    size, stays as it is. Must run after SplitHostDevice, when indices are flat.
     """
 
     def transform_module(self, mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:
@@ -59,38 +70,36 @@ def _rewrite(func: tirx.PrimFunc) -> tirx.PrimFunc:
     found = _arguments(func)
     # Named values are not substituted here: what they stand for may not be in scope.
     analyzer = sym.Analyzer()
-    changed = [argument for argument in found if argument.is_vector]
+    changed = [
+        (one, _Vector(one, one.lanes)) for one in found if one.lanes is not None and one.lanes > 1
+    ]
     if not changed:
         return func
-    by_buffer = {argument.buffer: argument for argument in changed}
-    by_pointer = {argument.pointer: argument for argument in changed}
+    by_buffer = {argument.buffer: vector for argument, vector in changed}
+    by_pointer = {argument.pointer: vector.pointer for argument, vector in changed}
 
-    def index(node: tvm.ir.TensorLoad | tirx.BufferStore) -> list[tvm.ir.Expr]:
-        return [analyzer.simplify(tirx.floordiv(node.indices[0].base, LANES))]
+    def index(node: tvm.ir.TensorLoad | tirx.BufferStore, vector: _Vector) -> list[tvm.ir.Expr]:
+        return [analyzer.simplify(tirx.floordiv(node.indices[0].base, vector.lanes))]
 
     def load(node: tvm.ir.TensorLoad) -> tvm.ir.TensorLoad:
-        argument = by_buffer.get(node.source)
-        return node if argument is None else tirx.BufferLoad(argument.new_buffer, index(node))
+        vector = by_buffer.get(node.source)
+        return node if vector is None else tirx.BufferLoad(vector.buffer, index(node, vector))
 
     def write(node: tirx.BufferStore) -> tirx.BufferStore:
-        argument = by_buffer.get(node.buffer)
-        if argument is None:
+        vector = by_buffer.get(node.buffer)
+        if vector is None:
             return node
-        return tirx.BufferStore(argument.new_buffer, node.value, index(node))
+        return tirx.BufferStore(vector.buffer, node.value, index(node, vector))
 
     def declare(node: tirx.DeclBuffer) -> tirx.DeclBuffer:
-        argument = by_buffer.get(node.buffer)
-        return (
-            node
-            if argument is None
-            else tirx.DeclBuffer(argument.new_buffer, data=argument.new_pointer)
-        )
+        vector = by_buffer.get(node.buffer)
+        return node if vector is None else tirx.DeclBuffer(vector.buffer, data=vector.pointer)
 
     body = tvm_ffi.structural_map(
         func.body,
         [(tvm.ir.TensorLoad, load), (tirx.BufferStore, write), (tirx.DeclBuffer, declare)],
     )
-    params = [by_pointer[p].new_pointer if p in by_pointer else p for p in func.params]
+    params = [by_pointer.get(param, param) for param in func.params]
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
 
 
@@ -129,10 +138,9 @@ def _arguments(func: tirx.PrimFunc) -> list[_Argument]:
         if argument is None:
             return
         (index,) = node.indices
-        is_quad = isinstance(index, tirx.Ramp) and int(index.lanes) == LANES
-        is_quad = is_quad and int(index.stride) == 1
-        if not is_quad or not analyzer.can_prove(tirx.floormod(index.base, LANES) == 0):
-            argument.is_vector = False
+        lanes = int(index.lanes) if isinstance(index, tirx.Ramp) and int(index.stride) == 1 else 1
+        is_whole = lanes in LANES and analyzer.can_prove(tirx.floormod(index.base, lanes) == 0)
+        argument.meet(lanes if is_whole else 1)
 
     entries = [
         (tirx.DeclBuffer, declare),

@@ -15,8 +15,10 @@ from typing import TypedDict
 
 import pytest
 
+from gemma4_compile.operators.activations import INTERLEAVED, STEPPED_INT8, SteppedOutput
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.prologues import Norm
@@ -24,6 +26,7 @@ from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import SampleTopP
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.passes.kernel_sources import kernel_source
+from gemma4_compile.quantization.rows import RowScheme
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from tests.matmuls import int8_linear
@@ -95,6 +98,23 @@ def test_a_text_differs_from_another_name_by_the_name_alone() -> None:
     assert "fn first_kernel(" in first
     assert first != second
     assert first.replace("first_kernel", "other_kernel") == second
+
+
+def test_a_block_has_read_its_steps_before_it_waits() -> None:
+    operator = Linear(
+        ONE,
+        RowScheme(2).layout(1536, (24_576,)),
+        "float32",
+        Epilogue.GELU_PAIRS.value,
+        activations=STEPPED_INT8,
+        prologue=Norm(eps=1e-6),
+        output=SteppedOutput((12_288, 12_288), True, reader_steps=2, result=INTERLEAVED),
+    )
+    text = text_of(operator)
+    before, _, after = text[text.index("fn ") :].partition("workgroupBarrier();")
+    reads = {"steps_ptr[0i]", "steps_ptr[1i]", "steps_ptr[3i]", "reader_steps_ptr[0i]"}
+    assert {read for read in reads if f" {read}" in before} == reads
+    assert "steps_ptr" not in after
 
 
 def test_a_target_without_kernels_of_a_device_shows_the_loops() -> None:

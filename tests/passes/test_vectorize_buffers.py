@@ -14,8 +14,15 @@ from gemma4_compile.targets.kernels.common.blocks import launch
 ROWS, COLS = 8, 64
 
 
-def kernel(read_one: bool = False, offset: int = 0, cols: int = COLS) -> tirx.PrimFunc:
-    """Copies rows of `w` four elements at a time to `y`, and one element of `x` a thread to `z`."""
+def kernel(
+    read_one: bool = False, offset: int = 0, cols: int = COLS, lanes: int = 4
+) -> tirx.PrimFunc:
+    """Copies rows of `w` four elements at a time to `y`, and one element of `x` a thread to `z`.
+
+    Parameters
+    ----------
+    lanes : of `w` that a thread reads at a time: as many vectors as make four
+    """
     with function(scheduled=True) as build:
         w = build.arg("w", (ROWS, cols), "uint32")
         x = build.arg("x", (ROWS, COLS), "float16")
@@ -23,8 +30,9 @@ def kernel(read_one: bool = False, offset: int = 0, cols: int = COLS) -> tirx.Pr
         z = build.arg("z", (ROWS,), "float16")
         with launch(8, ROWS) as (block, _, thread):
             column = bind(thread * 4)
-            quad = bind(w[block, T.ramp(column + offset, 1, 4)])
-            T.buffer_store(y, quad, [block, T.ramp(column, 1, 4)])
+            for at in range(0, 4, lanes):
+                part = bind(w[block, T.ramp(column + offset + at, 1, lanes)])
+                T.buffer_store(y, part, [block, T.ramp(column + at, 1, lanes)])
             store(z, x[block, thread], block)
             if read_one:
                 store(y, w[block, thread], block, thread)
@@ -57,6 +65,27 @@ def test_only_arguments_that_are_accessed_by_fours_become_vectors() -> None:
         "y_ptr": "uint32x4",
         "z_ptr": "float16",
     }
+
+
+def test_arguments_that_are_accessed_by_twos_become_vectors_of_two() -> None:
+    types = argument_types(kernel(lanes=2, offset=2))
+
+    assert (types["w_ptr"], types["y_ptr"]) == ("uint32x2", "uint32x2")
+
+
+def test_vectors_of_two_sizes_keep_an_argument_scalar() -> None:
+    with function(scheduled=True) as build:
+        w = build.arg("w", (ROWS, COLS), "uint32")
+        y = build.arg("y", (ROWS, COLS), "uint32")
+        with launch(8, ROWS) as (block, _, thread):
+            column = bind(thread * 4)
+            T.buffer_store(y, w[block, T.ramp(column, 1, 4)], [block, T.ramp(column, 1, 4)])
+            pair = bind(w[block, T.ramp(column, 1, 2)])
+            T.buffer_store(y, pair, [block, T.ramp(column + 2, 1, 2)])
+
+    types = argument_types(build.result)
+
+    assert (types["w_ptr"], types["y_ptr"]) == ("uint32", "uint32")
 
 
 def test_one_other_access_keeps_an_argument_scalar() -> None:

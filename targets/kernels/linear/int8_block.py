@@ -13,7 +13,6 @@ from gemma4_compile.targets.kernels.common.blocks import BlockSums
 from gemma4_compile.targets.kernels.prologues.expert_norms import EXPERT_SUMS
 from gemma4_compile.targets.kernels.prologues.vectors import VEC4S
 from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape
-from gemma4_compile.targets.kernels.weights.stepped_lanes import run_of
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import Int8GemvTuning
 
@@ -49,8 +48,6 @@ def int8_shape(operator: Linear, spec: TargetSpec, beside: int | None = None) ->
     `beside` : threads of the blocks of another one in the same launch
     """
     rows, groups = operator.layout.rows, operator.cols // GROUP
-    if operator.steps_in:
-        groups = operator.cols // run_of(operator.layout)
     return find_shape(
         rows,
         groups,
@@ -75,7 +72,7 @@ def find_shape(
 
     Parameters
     ----------
-    rows, groups : of the matrix, and of a row; or what a lane reads at a time
+    rows, groups : of the matrix, and of a row
     staged : shared memory besides the partial sums, by threads
     packs : the result is packed
     reads_more : the block combines the splits of an attention, or two branches, first

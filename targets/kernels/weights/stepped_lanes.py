@@ -1,7 +1,7 @@
 """One lane of a matmul on vectors of int8 with one step, and rows of weights with one scale.
 
-As int8_lanes.py, but without anything that belongs to a group: a lane's products of a row are one
-sum of integers, which is exact (`WeightLayout.takes_steps`), and is scaled once.
+As int8_lanes.py, but without a group's scale: a lane's products of a row are one sum of integers,
+which is exact (`WeightLayout.takes_steps`), and is scaled once.
 """
 
 from __future__ import annotations
@@ -78,41 +78,42 @@ class StagedSteppedVector:
 
 
 class SteppedSlice:
-    """A lane's runs of the vector, in registers.
+    """A lane's groups of the vector, in registers.
+
+    Of 2 bits, too, a lane has no more channels than of 4, though it reads 8 bytes at a time and not
+    16: a row then has as many lanes, a block half of the vectors to bring into its words' order.
 
     Attributes
     ----------
-    runs : their numbers; beyond the end of the row the last one, whose words of x are zeros
+    groups : their numbers; beyond the end of the row the last one, whose words of x are zeros
     """
 
     def __init__(self, layout: WeightLayout, lanes: int, lane: Expr) -> None:
-        self._packing, self._run = layout.levels, run_of(layout)
-        self._count = layout.cols // self._run
+        self._packing, self._count = layout.levels, layout.cols // GROUP
         self._parts = LaneParts.of(self._count, lanes, lane)
-        self.runs = self._parts.inside
-        self._operands = local((len(self.runs) * self._run // WORD,), "uint32")
+        self.groups = self._parts.inside
+        self._operands = local((len(self.groups) * VEC4S,), "uint32")
         self._centre: Expr = i32(0)
         self._step: Expr | None = None
 
     def load(self, read: ReadGroup, step: Expr) -> None:
-        """Take the lane's runs, and what the zero points add to a sum of products."""
-        total, groups = LocalVar("int32", i32(0)), self._run // GROUP
-        numbers = self._parts.numbers
-        for iteration, (number, run) in enumerate(zip(numbers, self.runs, strict=True)):
-            words = [item for group in range(groups) for item in read(bind(run * groups + group))]
+        """Take the lane's groups, and what the zero points add to a sum of products."""
+        total, numbers = LocalVar("int32", i32(0)), self._parts.numbers
+        for iteration, (number, group) in enumerate(zip(numbers, self.groups, strict=True)):
+            words = read(group)
             if self._parts.is_ragged:
                 is_own = number < self._count
                 words = [bind(tirx.Select(is_own, item, word(0))) for item in words]
             for item in words:
                 total.add(dot4(item, word(ONES)))
-            first = iteration * self._run // WORD
+            first = iteration * VEC4S
             for index, item in enumerate(self._packing.arranged(words, word)):
                 store(self._operands, item, first + index)
         self._centre = bind(total.value * -self._packing.byte_zero)
         self._step = step
 
     def dot(self, weights: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> tuple[Expr, Expr]:
-        """The lane's sum of integers for one row, from its runs' words, and its scale."""
+        """The lane's sum of integers for one row, from its groups' words, and its scale."""
         assert self._step is not None, "a vector was loaded"
         total, (scale,) = LocalVar("int32", self._centre), scales
         halves = [
@@ -127,9 +128,9 @@ class SteppedRowAhead:
     """The weights of one row that a lane reads ahead of their use."""
 
     def __init__(self, weights: WeightReader, lane_slice: SteppedSlice) -> None:
-        self._weights, self._runs = weights, lane_slice.runs
-        size = stored_words(weights.layout)
-        self._words = WordsAhead(self._runs, size, Vectors.dividing(size))
+        self._weights, self._groups = weights, lane_slice.groups
+        size = weights.layout.levels.words(GROUP)
+        self._words = WordsAhead(self._groups, size, Vectors.within(size))
         self._scale = LocalVar("float32")
 
     def load(self, row: Expr, in_split_of: Expr) -> None:
@@ -137,12 +138,12 @@ class SteppedRowAhead:
 
         def read(split: Sequence[Buffer], begin: int) -> None:
             local_row = bind(row - begin)
-            for index in range(len(self._runs)):
+            for index in range(len(self._groups)):
                 self._words.load(split[0], local_row, index)
             self._scale.set(as_f32(split[1][local_row, 0]))
 
         self._weights.in_split(in_split_of, read)
 
     def take(self) -> tuple[list[list[Expr]], list[Expr]]:
-        """The runs' words, and the scale, out of the way of the next row."""
+        """The groups' words, and the scale, out of the way of the next row."""
         return self._words.take(), [bind(self._scale.value)]
