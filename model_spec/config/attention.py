@@ -6,7 +6,7 @@ The text decoder's and a drafter's config say it in the same words.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -132,12 +132,6 @@ def read_heads(
     kv_heads = [text.integer("num_key_value_heads", 1, MAX_HEADS)] * len(kinds)
     head_dim = [text.integer("head_dim", 2, MAX_HEAD_DIM)] * len(kinds)
     if text.get("per_layer_config") is not None:
-        for name in ("global_head_dim", "num_global_key_value_heads"):
-            if text.get(name) is not None:
-                raise ConfigError(
-                    f"config keys `{text.key('per_layer_config')}` and `{text.key(name)}` "
-                    "exclude each other"
-                )
         overrides = text.fields("per_layer_config")
         seen: set[int] = set()
         for name in overrides.names():
@@ -155,6 +149,10 @@ def read_heads(
                 layer.optional_integer("num_key_value_heads", 1, MAX_HEADS) or kv_heads[index]
             )
             layer.refuse_unknown({})
+        _check_older_form(text, "global_head_dim", head_dim, kinds)
+        text.optional_integer("num_global_key_value_heads", 1, MAX_HEADS)
+        if k_eq_v:  # else nobody reads it
+            _check_older_form(text, "num_global_key_value_heads", kv_heads, kinds)
     else:
         global_dim = text.integer("global_head_dim", 2, MAX_HEAD_DIM)
         name = "num_global_key_value_heads"
@@ -166,3 +164,21 @@ def read_heads(
                 if k_eq_v and global_heads is not None:  # transformers counts it only then
                     kv_heads[index] = global_heads
     return tuple(kv_heads), tuple(head_dim)
+
+
+def _check_older_form(
+    text: ConfigFields, name: str, read: Sequence[int], kinds: tuple[AttentionKind, ...]
+) -> None:
+    """A key of the form without `per_layer_config`, as other programs want it beside that.
+
+    transformers does not read it there; ConfigError where it says something else.
+    """
+    given = text.optional_integer(name, 1, MAX_HEAD_DIM)
+    full = {value for value, kind in zip(read, kinds, strict=True) if kind is AttentionKind.FULL}
+    if given is not None and full != {given}:
+        raise ConfigError(
+            f"config keys `{text.key('per_layer_config')}` and `{text.key(name)}` differ: layers "
+            f"of full attention have {' and '.join(map(str, sorted(full)))} by the first, {given} "
+            "by the second",
+            hint="transformers reads the first alone: if it is right, leave the second out",
+        )

@@ -206,9 +206,19 @@ def test_layer_numbers_of_overrides(key: str) -> None:
         Gemma4Config.from_dict(values)
 
 
-def test_both_forms_at_once_are_refused() -> None:
-    with pytest.raises(ConfigError, match="global_head_dim"):
-        Gemma4Config.from_dict({**saved_config(), "global_head_dim": 64})
+def test_both_forms_at_once_are_refused_where_they_differ() -> None:
+    """As others add the keys that their programs read to what transformers saved."""
+    alone = Gemma4Config.from_dict(saved_config())
+    both = {**saved_config(), "global_head_dim": 64, "num_global_key_value_heads": 1}
+    assert Gemma4Config.from_dict(both) == alone
+    with pytest.raises(ConfigError, match=r"global_head_dim` differ: .* 64 by the first, 48 by"):
+        Gemma4Config.from_dict({**both, "global_head_dim": 48})
+    heads = {**both, "num_global_key_value_heads": 2}
+    assert Gemma4Config.from_dict({**heads, "attention_k_eq_v": False}) == Gemma4Config.from_dict(
+        {**both, "attention_k_eq_v": False}
+    )
+    with pytest.raises(ConfigError, match="num_global_key_value_heads` differ"):
+        Gemma4Config.from_dict({**heads, "attention_k_eq_v": True})
 
 
 def test_a_layer_must_fit_the_layer_whose_keys_it_reads() -> None:
