@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.grammar.call_grammar import call_grammar
 from gemma4_compile.runtime.grammar.call_schema import FORMATS
 from gemma4_compile.runtime.grammar.call_schema_merge import TYPES
+from gemma4_compile.runtime.grammar.property_names import without_property_names
 from gemma4_compile.runtime.grammar.schema_process import (
     SchemaProcess,
     SchemaRefused,
@@ -71,7 +72,7 @@ class Grammars:
         self._check_end()
         _find_library("JSON schemas")
         _checked(schema)
-        plain = json.dumps(_plain(schema)).encode()
+        plain = json.dumps(_plain_answer(schema)).encode()
         return JsonGrammar(self._server, plain, schemas.SCHEMA, self._marks)
 
     def compile_calls(
@@ -98,7 +99,7 @@ class Grammars:
         tools = [_plain_tool(tool) for tool in tools]
         if answer is not None:
             _checked(answer)
-            answer = _plain(answer)
+            answer = _plain_answer(answer)
         longest = None if room is None else max(MIN_ARGUMENT, min(MAX_ARGUMENT, room // _ARGUMENTS))
         grammar = call_grammar(
             tools, self._marks, several=several, longest_text=longest, answer=answer
@@ -174,7 +175,16 @@ def _plain_tool(tool: Mapping[str, object]) -> Mapping[str, object]:
     return {**tool, "function": {**function, "parameters": _plain(parameters, what)}}
 
 
-def _plain(schema: Mapping[str, object], what: str = "the JSON schema") -> dict[str, object]:
+def _plain_answer(schema: Mapping[str, object]) -> dict[str, object]:
+    """The schema of a reply: what the library has no word for is said in others."""
+    return _plain(schema, spell_out=lambda part: without_property_names(part, schema))
+
+
+def _plain(
+    schema: Mapping[str, object],
+    what: str = "the JSON schema",
+    spell_out: Callable[[Mapping[str, object]], Mapping[str, object]] = lambda part: part,
+) -> dict[str, object]:
     """A schema with its types in small letters, and formats that the library knows alone.
 
     Google's own API writes `OBJECT` and `STRING`. pydantic writes the formats `password` and
@@ -194,7 +204,7 @@ def _plain(schema: Mapping[str, object], what: str = "the JSON schema") -> dict[
 
     def whole(part: Mapping[str, object]) -> dict[str, object]:
         kept: dict[str, object] = {}
-        for key, value in part.items():
+        for key, value in spell_out(part).items():
             if key in _DATA_KEYS and (value is not None or key != "enum"):
                 kept[key] = value
             elif value is None or (key in _NAMED_KEYS and value == []):
