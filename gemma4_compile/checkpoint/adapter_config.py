@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemma4_compile.checkpoint.adapter_patterns import Patterns, WholeNames
 from gemma4_compile.checkpoint.files import read_json
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, MERGE_HINT
 from gemma4_compile.errors import CheckpointError, printable
@@ -61,6 +61,13 @@ _WITHOUT_EFFECT = frozenset(
         *("revision", "runtime_config", "task_type", "velora_config"),
     )
 )
+# Tokens or layers of their own beside the model's: PEFT cannot merge them either.
+_BESIDE_THE_MODEL = frozenset(
+    (
+        *("ADAPTION_PROMPT", "CARTRIDGE", "CPT", "MULTITASK_PROMPT_TUNING", "POLY", "P_TUNING"),
+        *("PREFIX_TUNING", "PROMPT_TUNING", "XLORA"),
+    )
+)
 _NARROWING = ("exclude_modules", "layers_to_transform")
 _LAYER = re.compile(r"(?:^|\.)layers\.([0-9]{1,9})\.")
 _READ = frozenset(
@@ -70,67 +77,6 @@ _READ = frozenset(
         *("trainable_token_indices", "use_dora", "use_rslora"),
     )
 )
-
-
-class Patterns:
-    """Numbers by module: the first regular expression that fits a module's name, as PEFT has it.
-
-    Anybody may have written the expressions. Most are names, which are looked up; of others those
-    that could take long are refused, and matching has a time limit.
-    """
-
-    _SECONDS = 20.0
-    _MAX_PATTERNS, _MAX_LETTERS, _MAX_QUANTIFIERS = 256, 512, 3
-    _NAME = re.compile(r"[\w.\-]+")
-    _UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?(?!:)|\\[1-9]")
-    _QUANTIFIER = re.compile(r"[*+?{]")
-
-    def __init__(self, field: str, values: Mapping[str, float]) -> None:
-        self._field, self._spent = field, 0.0
-        self._names: dict[str, tuple[int, float]] = {}
-        self._patterns: list[tuple[int, re.Pattern[str], float]] = []
-        for position, (key, value) in enumerate(values.items()):
-            if self._NAME.fullmatch(key):
-                self._names[key] = position, value
-            else:
-                self._patterns.append((position, self._compile(key), value))
-        if len(self._patterns) > self._MAX_PATTERNS:
-            raise self._too_long("there are too many patterns")
-
-    def _too_long(self, why: str) -> CheckpointError:
-        return CheckpointError(
-            f"`{self._field}` of `{ADAPTER_CONFIG}` may take long to match: {why}",
-            hint=f"write the modules' names in place of patterns, or {MERGE_HINT}",
-        )
-
-    def _compile(self, key: str) -> re.Pattern[str]:
-        count = len(self._QUANTIFIER.findall(key))
-        if (
-            len(key) > self._MAX_LETTERS
-            or count > self._MAX_QUANTIFIERS
-            or self._UNSAFE.search(key)
-        ):
-            raise self._too_long(f"{key[:_SHOWN_LETTERS]!r}")
-        try:
-            return re.compile(rf"(.*\.)?({key})$")
-        except (re.error, OverflowError, RecursionError) as error:
-            raise CheckpointError(
-                f"`{self._field}` of `{ADAPTER_CONFIG}` has {key[:_SHOWN_LETTERS]!r}, which is no "
-                f"regular expression: {error}",
-                hint="save the adapter again with PEFT's save_pretrained",
-            ) from error
-
-    def of(self, module: str, default: float) -> float:
-        """The number of a module; CheckpointError if that takes too long."""
-        parts = module.split(".")
-        ends = (".".join(parts[i:]) for i in range(len(parts)))
-        found = [self._names[end] for end in ends if end in self._names]
-        begin = time.monotonic()
-        found += [(position, value) for position, key, value in self._patterns if key.match(module)]
-        self._spent += time.monotonic() - begin
-        if self._spent > self._SECONDS:
-            raise self._too_long("it took too long")
-        return min(found)[1] if found else default
 
 
 @dataclass(frozen=True)
@@ -146,6 +92,7 @@ class AdapterConfig:
     base : the model's name
     ties : what changes the embedding changes a tied head
     excluded : names of modules that were not trained, even where `targets` has them
+    excluded_pattern : of whole names of such
     layers : numbers of the layers that were trained; None: all that `targets` names
     is_partial : not all modules that `targets` name were trained
     """
@@ -162,6 +109,7 @@ class AdapterConfig:
     base: str | None
     ties: bool
     excluded: frozenset[str]
+    excluded_pattern: WholeNames
     layers: frozenset[int] | None
     is_partial: bool
 
@@ -176,7 +124,7 @@ class AdapterConfig:
 
     def is_target(self, module: str) -> bool:
         """Return whether PEFT would load an adapter of this module."""
-        if ends_with_one(module, self.excluded):
+        if ends_with_one(module, self.excluded) or self.excluded_pattern.fit(module):
             return False
         if self.targets is None:
             return True
@@ -236,12 +184,12 @@ def read_adapter_config(path: Path) -> AdapterConfig:
         tokens=_tokens(read),
         base=base if isinstance(base, str) and base else None,
         ties=read.flag("ensure_weight_tying"),
-        # A pattern is left to the tensors, as that of `target_modules` is.
         excluded=frozenset(
             ()
             if isinstance(values.get("exclude_modules"), str)
             else read.names("exclude_modules") or ()
         ),
+        excluded_pattern=WholeNames("exclude_modules", values.get("exclude_modules")),
         layers=_layers(read),
         is_partial=any(values.get(name) not in (None, [], "") for name in _NARROWING),
     )
@@ -260,10 +208,7 @@ def _check_method(values: Mapping[str, object]) -> None:
             f"`{ADAPTER_CONFIG}` is of {found}; LoRA (`peft_type` LORA) is merged here"
             if isinstance(method, str) or "fine_tune_type" in values
             else f"`{ADAPTER_CONFIG}` is of {found}",
-            hint="merge it with `mlx_lm.fuse --model BASE --adapter-path FOLDER --dequantize`, and "
-            "compile that"
-            if "fine_tune_type" in values
-            else f"{MERGE_HINT}, and compile that",
+            hint=_method_hint(method, of_mlx="fine_tune_type" in values),
         )
     for name, (why, hint) in _REFUSED.items():
         if values.get(name):
@@ -275,6 +220,17 @@ def _check_method(values: Mapping[str, object]) -> None:
             "began from a changed model, and the adapter is for that one",
             hint=f"{_OTHER_BASE}, and compile that",
         )
+
+
+def _method_hint(method: object, *, of_mlx: bool) -> str:
+    if of_mlx:
+        return (
+            "merge it with `mlx_lm.fuse --model BASE --adapter-path FOLDER --dequantize`, and "
+            "compile that"
+        )
+    if isinstance(method, str) and method in _BESIDE_THE_MODEL:
+        return "no merged weights do what it does: train a LoRA adapter"
+    return f"{MERGE_HINT}, and compile that"
 
 
 def _targets(read: _Reader) -> frozenset[str] | None:

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
-from gemma4_compile.checkpoint.adapter_config import Patterns
+import json
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.checkpoint.adapter_config import read_adapter_config
+from gemma4_compile.errors import CheckpointError
 
 
-def test_a_pattern_may_not_take_long() -> None:
-    found = Patterns("rank_pattern", {f"layers.{i}.mlp": i for i in range(5000)})
-    assert [found.of(f"model.layers.{i}.mlp", -1) for i in (7, 4999, 5000)] == [7, 4999, -1]
-
-
-def test_the_first_pattern_holds() -> None:
-    found = Patterns("alpha_pattern", {r".*\.[01]\.mlp": 1, "mlp": 2})
-    assert [found.of(f"layers.{i}.mlp", 3) for i in range(3)] == [1, 1, 2]
-    assert found.of("layers.0.mlpx", 3) == 3
+@pytest.mark.parametrize(("method", "is_merged"), [("LOHA", True), ("PREFIX_TUNING", False)])
+def test_only_what_peft_can_merge_is_to_be_merged(
+    method: str, is_merged: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": method}))
+    with pytest.raises(CheckpointError, match=method) as raised:
+        read_adapter_config(tmp_path)
+    assert ("merge_and_unload" in (raised.value.hint or "")) is is_merged

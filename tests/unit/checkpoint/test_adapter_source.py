@@ -134,7 +134,7 @@ def test_one_expert_of_its_own(tmp_path: Path) -> None:
 
 REFUSED_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "VERA": ({"peft_type": "VERA"}, "VERA"),
-    "IA3": ({"peft_type": "IA3"}, "IA3"),
+    "prompts": ({"peft_type": "PROMPT_TUNING"}, "PROMPT_TUNING"),
     "none": ({"peft_type": None}, "no adapter of PEFT"),
     "MLX": ({"peft_type": None, "fine_tune_type": "lora"}, "MLX"),
     "aLoRA": ({"alora_invocation_tokens": [1, 2]}, "aLoRA"),
@@ -292,6 +292,7 @@ def test_what_is_left_out_is_warned_of(
 NARROWED: dict[str, dict[str, Any]] = {
     "excluded": {"target_modules": ["q_proj", "o_proj"], "exclude_modules": ["self_attn.o_proj"]},
     "excluded from a pattern": {"target_modules": ".*_proj", "exclude_modules": ["o_proj"]},
+    "excluded by a pattern": {"target_modules": ".*_proj", "exclude_modules": r".*\.o_proj"},
     "other layers": {"target_modules": ["q_proj"], "layers_to_transform": [0, 3]},
     "another layer": {"target_modules": ["q_proj"], "layers_to_transform": 0},
 }

@@ -1,0 +1,106 @@
+"""Patterns of modules' names in `adapter_config.json`, which anybody may have written.
+
+An expression that could take long is not matched: of fields whose numbers are needed it is an
+error, and of others the tensors say what was trained.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, MERGE_HINT
+from gemma4_compile.errors import CheckpointError
+
+_SHOWN_LETTERS = 80
+_MAX_LETTERS, _MAX_QUANTIFIERS = 512, 3
+_SECONDS = 20.0
+_UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?(?!:)|\\[1-9]")
+_QUANTIFIER = re.compile(r"[*+?{]")
+
+
+def _is_safe(pattern: str) -> bool:
+    count = len(_QUANTIFIER.findall(pattern))
+    is_short = len(pattern) <= _MAX_LETTERS and count <= _MAX_QUANTIFIERS
+    return is_short and not _UNSAFE.search(pattern)
+
+
+def _too_long(field: str, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"`{field}` of `{ADAPTER_CONFIG}` may take long to match: {why}",
+        hint=f"write the modules' names in place of patterns, or {MERGE_HINT}",
+    )
+
+
+class WholeNames:
+    """A regular expression that PEFT holds against modules' whole names; None fits none.
+
+    One that could take long, or is none, fits no name: then the tensors say what was trained.
+    """
+
+    def __init__(self, field: str, pattern: object) -> None:
+        self._field, self._spent = field, 0.0
+        self._pattern: re.Pattern[str] | None = None
+        if isinstance(pattern, str) and _is_safe(pattern):
+            with suppress(re.error, OverflowError, RecursionError):
+                self._pattern = re.compile(pattern)
+
+    def fit(self, module: str) -> bool:
+        """Return whether a module's name fits; CheckpointError if that takes too long."""
+        if self._pattern is None:
+            return False
+        begin = time.monotonic()
+        found = self._pattern.fullmatch(module) is not None
+        self._spent += time.monotonic() - begin
+        if self._spent > _SECONDS:
+            raise _too_long(self._field, "it took too long")
+        return found
+
+
+class Patterns:
+    """Numbers by module: the first regular expression that fits a module's name, as PEFT has it.
+
+    Anybody may have written the expressions. Most are names, which are looked up; of others those
+    that could take long are refused, and matching has a time limit.
+    """
+
+    _MAX_PATTERNS = 256
+    _NAME = re.compile(r"[\w.\-]+")
+
+    def __init__(self, field: str, values: Mapping[str, float]) -> None:
+        self._field, self._spent = field, 0.0
+        self._names: dict[str, tuple[int, float]] = {}
+        self._patterns: list[tuple[int, re.Pattern[str], float]] = []
+        for position, (key, value) in enumerate(values.items()):
+            if self._NAME.fullmatch(key):
+                self._names[key] = position, value
+            else:
+                self._patterns.append((position, self._compile(key), value))
+        if len(self._patterns) > self._MAX_PATTERNS:
+            raise _too_long(field, "there are too many patterns")
+
+    def _compile(self, key: str) -> re.Pattern[str]:
+        if not _is_safe(key):
+            raise _too_long(self._field, f"{key[:_SHOWN_LETTERS]!r}")
+        try:
+            return re.compile(rf"(.*\.)?({key})$")
+        except (re.error, OverflowError, RecursionError) as error:
+            raise CheckpointError(
+                f"`{self._field}` of `{ADAPTER_CONFIG}` has {key[:_SHOWN_LETTERS]!r}, which is no "
+                f"regular expression: {error}",
+                hint="save the adapter again with PEFT's save_pretrained",
+            ) from error
+
+    def of(self, module: str, default: float) -> float:
+        """The number of a module; CheckpointError if that takes too long."""
+        parts = module.split(".")
+        ends = (".".join(parts[i:]) for i in range(len(parts)))
+        found = [self._names[end] for end in ends if end in self._names]
+        begin = time.monotonic()
+        found += [(position, value) for position, key, value in self._patterns if key.match(module)]
+        self._spent += time.monotonic() - begin
+        if self._spent > _SECONDS:
+            raise _too_long(self._field, "it took too long")
+        return min(found)[1] if found else default
