@@ -38,11 +38,13 @@ def read_arguments(function: Fields, field: str = "arguments") -> Mapping[str, o
             break
         text = arguments
         arguments = _said_arguments(function, field, text)
+        if arguments == []:  # as programs in PHP write an object without fields
+            return {}
         if arguments is not None and not isinstance(arguments, (str, Mapping)):
             arguments = _unread(function, field, text, f"found {json.dumps(arguments)[:60]}")
     if isinstance(arguments, str):
         arguments = _unread(function, field, arguments, "found a text in a text in a text")
-    if arguments is None:  # also the text `null`
+    if arguments is None or (arguments == [] and not function.ignored.strict):  # also as texts
         return {}
     if not isinstance(arguments, Mapping):
         raise function.error(field, f"{_EXPECTED}; found {json.dumps(arguments)[:60]}")

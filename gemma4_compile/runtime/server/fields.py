@@ -62,6 +62,8 @@ class Ignored:
 class Fields:
     """One JSON object; `null` is the same as an absent field, as in OpenAI's API.
 
+    An empty list in the place of an object within is an empty object, as programs in PHP write it.
+
     Attributes
     ----------
     ignored : where fields that mean nothing are counted; shared by all objects of a request
@@ -70,6 +72,8 @@ class Fields:
     def __init__(self, values: object, path: str = "", ignored: Ignored | None = None) -> None:
         self._path = path
         self.ignored = ignored or Ignored()
+        if values == [] and path and not self.ignored.strict:
+            values = {}
         if not isinstance(values, Mapping):
             found = f"{path or 'the body'}: expected an object, found {_shown(values)}"
             raise ApiError(400, found, param=path or None)
@@ -143,6 +147,8 @@ class Fields:
         value = self._values.get(field)
         if value is None:
             return default
+        if kind is dict and value == [] and not self.ignored.strict:
+            return kind()
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise self.error(field, f"expected {_NAMES[kind]}, found {_shown(value)}")
         return value

@@ -294,7 +294,7 @@ def read_tool_choice(
     choice = fields.raw("tool_choice")
     if isinstance(choice, Mapping) and choice.get("type") in _CHOICES:
         choice = choice["type"]
-    if choice in (None, "", "auto"):
+    if choice in (None, "", "auto", [], {}):
         return tools, (), True
     if choice == "none":
         return (), (), True

@@ -48,7 +48,7 @@ def schema_of(fields: Fields, name: str) -> Mapping[str, object] | None:
     WebLLM have it, in `response_schema`, as LiteLLM has it, or is `json_schema` itself; with type
     `json_object`, too.
     """
-    if fields.raw(name) in (None, {}, ""):
+    if fields.raw(name) in (None, {}, [], ""):
         return None
     form = fields.inner(name, fields.get(name, dict)).with_synonyms(_SCHEMAS)
     kind = form.need("type", str)

@@ -39,7 +39,7 @@ def read_switch(fields: Fields, name: str) -> bool | None:
     value = fields.raw(name)
     if isinstance(value, str):
         return read_effort(fields, name)
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) and value != []:
         return fields.get(name, bool)
     inner = fields.inner(name, value)
     inner.skip_unknown({"effort", "enabled", "type"}, asks.REASONING)

@@ -241,7 +241,7 @@ def _settings(fields: Fields, defaults: SamplingOptions) -> Settings:
 def _schema(fields: Fields) -> Mapping[str, object] | None:
     """The schema of `format`: of any object, or an own one, perhaps as its JSON."""
     value = fields.raw("format")
-    if value in (None, "", {}):
+    if value in (None, "", [], {}):
         return None
     if isinstance(value, str) and value != "json":
         try:

@@ -26,6 +26,8 @@ from gemma4_compile.runtime.server.fields import Fields, Ignored
         ("null", {}),
         ('""', {}),
         (None, {}),
+        ([], {}),
+        ("[]", {}),
     ],
 )
 def test_what_can_only_be_one_object_is_read(said: Any, meant: Any) -> None:

@@ -17,11 +17,23 @@ def refusal(read: Any, *args: Any, **options: Any) -> ApiError:
     return caught.value
 
 
-@pytest.mark.parametrize("values", [[], "x", 5, None, True])
+@pytest.mark.parametrize("values", [[1], "x", 5, None, True])
 def test_only_an_object_has_fields(values: object) -> None:
     error = refusal(Fields, values, "tools[0]")
     assert error.message.startswith("tools[0]: expected an object, found")
     assert error.param == "tools[0]"
+
+
+def test_an_empty_list_in_the_place_of_an_object_is_one() -> None:
+    """As programs in PHP write it."""
+    fields = Fields({"a": []})
+    assert fields.get("a", dict) == {}
+    assert fields.inner("a", []).names() == []
+    assert refusal(fields.get, "a", str).param == "a"
+    assert refusal(Fields, []).message.startswith("the body: expected an object")
+    strict = Fields({"a": []}, ignored=Ignored(strict=True))
+    for read in (lambda: strict.get("a", dict), lambda: strict.inner("a", [])):
+        assert "expected an object" in refusal(read).message
 
 
 def test_a_body_that_is_no_object_blames_no_field() -> None:

@@ -322,7 +322,7 @@ def test_tools_have_what_templates_read() -> None:
         ([tool("a<|b")], "tools[0].function.name"),
         *(([tool(f"a{mark}b")], "tools[0].function.name") for mark in " {}()[],'\"=\x00"),
         ([tool("a\n")], "tools[0].function.name"),
-        ([tool(parameters=[])], "tools[0].function.parameters"),
+        ([tool(parameters=[1])], "tools[0].function.parameters"),
         ([tool(input_schema={"type": "object"})], "tools[0].function.input_schema"),
         ([tool()] * (MAX_TOOLS + 1), "tools"),
     ],

@@ -43,6 +43,7 @@ def test_a_schema_is_found_where_clients_put_it(form: Any) -> None:
     [
         (None, None),
         ({}, None),
+        ([], None),
         ("", None),
         ({"type": "text"}, None),
         ({"type": "text", "schema": {}, "json_schema": None}, None),

@@ -156,7 +156,7 @@ def test_documents_of_text_and_addresses_are_taken() -> None:
         ([user("a"), model([USE])], "messages[1].content"),
         ([user("a"), model([{"type": "server_tool_use"}])], "messages[1].content[0].type"),
         ([model("I")], "messages"),
-        ([user("a"), model([{**USE, "input": []}])], "messages[1].content[0].input"),
+        ([user("a"), model([{**USE, "input": [1]}])], "messages[1].content[0].input"),
         (
             [user([{"type": "document", "source": {"type": "base64", "data": "x"}}])],
             "messages[0].content[0].source.type",

@@ -189,7 +189,7 @@ def test_roles_are_in_any_letters_and_a_result_names_its_tool_by_either_name() -
         ({"format": "[1]"}, "format"),
         ({"options": {"num_predict": 1.5}}, "options.num_predict"),
         ({"options": {"temperature": -1}}, "options.temperature"),
-        ({"options": []}, "options"),
+        ({"options": [1]}, "options"),
         ({"think": "loudly"}, "think"),
     ],
 )
