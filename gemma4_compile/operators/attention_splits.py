@@ -10,13 +10,20 @@ from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import pack
-from gemma4_compile.operators.activations import FLOAT32, Output, PackedOutput
+from gemma4_compile.operators.activations import (
+    FLOAT32,
+    INTERLEAVED,
+    Output,
+    PackedOutput,
+    SteppedOutput,
+)
 from gemma4_compile.operators.base import Operator, TensorSpec, te_prim_func
 from gemma4_compile.operators.examples import Sizes, example_lse
 from gemma4_compile.operators.heads import Splits
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.rows import ONE, One, Rows
 from gemma4_compile.operators.spreads import LSE, Spread
+from gemma4_compile.operators.static_rounding import EXAMPLE_STEP, READER_STEPS, step_words
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
@@ -71,7 +78,8 @@ class CombineSplits(Operator):
 
     Arguments: o_partial (splits, heads, head_dim) out_dtype; split_lse (splits, heads, 2) f32. Of a
     few rows both have those in front of their other axes. Result: (rows, heads * head_dim)
-    out_dtype, or words and scales of it.
+    out_dtype, or words and scales of it; or, with the steps of the matmul that reads it as a last
+    argument, words by the first of them, which is no 0.
     """
 
     kind: ClassVar[str] = "combine_splits"
@@ -84,6 +92,8 @@ class CombineSplits(Operator):
 
     @property
     def name(self) -> str:
+        if isinstance(self.output, SteppedOutput):
+            return "stepped_combine"
         if self.packs:
             return f"quantized_{self.rows.prefix}combine"
         return self.kind if isinstance(self.rows, One) else "combine_few_rows"
@@ -94,14 +104,18 @@ class CombineSplits(Operator):
 
     @property
     def packs(self) -> bool:
-        return isinstance(self.output, PackedOutput)
+        return isinstance(self.output, PackedOutput | SteppedOutput)
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
+        if name == READER_STEPS:
+            return np.full(shape, EXAMPLE_STEP)
         return example_splits(self.rows, name, shape, rng)
 
     def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        if name == READER_STEPS:
+            return (Spread(0, 1, EXAMPLE_STEP),)
         is_usual = self.packs and not isinstance(self.rows, One)
         is_lse = name == "split_lse" and not is_usual
         return LSE if is_lse else super().known_spreads(name, dtype)
@@ -114,6 +128,11 @@ class CombineSplits(Operator):
                 splits = splits_placeholders(self, self.out_dtype, lead)
                 x = combined_splits(*splits, self.rows)
                 return te_prim_func([*splits, *pack(x, interleaved, tiled)])
+            case SteppedOutput(reader_steps=count, result=order):
+                splits = splits_placeholders(self, self.out_dtype, lead)
+                steps = te.placeholder((count,), "float32", name=READER_STEPS)
+                x = combined_splits(*splits, self.rows)
+                return te_prim_func([*splits, steps, step_words(x, steps[0], order == INTERLEAVED)])
         with function(scheduled=False) as build:
             o_partial, split_lse = declare_splits(build, self, self.out_dtype, lead)
             out = build.arg("out", (rows, self.heads * dim), self.out_dtype)

@@ -20,7 +20,7 @@ from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
 from gemma4_compile.passes.multiply_halves import multiply_halves
 from gemma4_compile.passes.operator_graph import OperatorGraph, rewrite
 from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
-from gemma4_compile.passes.round_by_steps import round_by_steps
+from gemma4_compile.passes.round_by_steps import round_by_steps, round_combines
 from gemma4_compile.passes.split_matmuls import split_matmuls
 from gemma4_compile.passes.tile_rows import tile_rows
 from gemma4_compile.passes.watched import AfterPass
@@ -38,6 +38,7 @@ FUSIONS: Sequence[Fusion] = (
     fuse_norm_linear,
     fuse_attention_combine,
     quantize_unfused,
+    round_combines,
     few_rows,
     few_row_experts,
     tile_rows,

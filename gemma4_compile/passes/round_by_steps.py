@@ -9,7 +9,8 @@ After, of one position whose vector fits into a block's shared memory::
 
     y = stepped_linear(x, weights, steps)
 
-to which other passes then add what makes x. Gate and up of one position round their product for
+to which other passes then add what makes x, or which reads words where a combine of splits stays a
+launch of its own, which rounds. Gate and up of one position round their product for
 down, which reads it alone. Where matrices have a scale a row, and the target has products of int8,
 all of them multiply integers: of one position as above, of a chunk::
 
@@ -23,7 +24,7 @@ from dataclasses import replace
 
 from tvm import relax
 
-from gemma4_compile.operators.activation_quantization import PACKED_ROWS
+from gemma4_compile.operators.activation_quantization import GROUP, PACKED_ROWS
 from gemma4_compile.operators.activations import (
     AS_FLOATS,
     IN_ORDER,
@@ -31,10 +32,12 @@ from gemma4_compile.operators.activations import (
     PACKED,
     STEPPED,
     STEPPED_INT8,
+    SteppedOutput,
 )
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.rows import One
 from gemma4_compile.operators.static_rounding import RoundToStep, words_spec
+from gemma4_compile.passes.fuse_attention_combine import combine_of
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
     OperatorCall,
@@ -56,6 +59,30 @@ def round_by_steps(graph: OperatorGraph, limits: FusionLimits) -> None:
             _multiply_integers(graph, rounding, linear, limits)
         elif limits.folds_steps:
             _round_for_floats(graph, rounding, linear, limits)
+
+
+def round_combines(graph: OperatorGraph, limits: FusionLimits) -> None:
+    """Let the combine of an attention's splits round for a matmul that did not take it in."""
+    del limits
+    for linear in graph.calls(Linear):
+        combine = combine_of(graph, linear) if _rounds_itself(linear.operator) else None
+        if combine is None or combine.operator.head_dim % GROUP:
+            continue
+        reader = linear.operator
+        steps = linear.args[1 + len(reader.layout.shapes())]
+        output = SteppedOutput((), True, int(steps.ty.shape[0]), _order_of(reader))
+        operator = replace(combine.operator, output=output)
+        (words,) = result_vars("words", [words_spec(reader.cols)])
+        graph.replace(
+            [combine, linear],
+            [OperatorCall(operator, [*combine.args, steps], [words]), _on_words(linear, words)],
+        )
+
+
+def _rounds_itself(operator: Linear) -> bool:
+    """Whether a matmul on integers of one position rounds a vector that it is given."""
+    is_one = isinstance(operator.rows, One) and operator.is_plain
+    return is_one and operator.steps_in and operator.is_int8 and operator.in_dtype != PACKED
 
 
 def _is_on_integers(operator: Linear, limits: FusionLimits) -> bool:

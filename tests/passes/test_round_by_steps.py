@@ -17,17 +17,20 @@ from gemma4_compile.operators.activations import (
     Activations,
     SteppedOutput,
 )
+from gemma4_compile.operators.attention_splits import CombineSplits, splits_specs
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, ONE, Rows
 from gemma4_compile.operators.static_rounding import RoundToStep, words_spec
 from gemma4_compile.operators.types import Index
+from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
-from gemma4_compile.passes.round_by_steps import round_by_steps
+from gemma4_compile.passes.round_by_steps import round_by_steps, round_combines
 from gemma4_compile.quantization.rows import RowScheme
+from gemma4_compile.targets.tuning import FusionTuning
 from tests.passes.operator_modules import (
     F32,
     Tensors,
@@ -102,6 +105,35 @@ def test_a_chunk_meets_integers_as_words() -> None:
     before = module(inputs(rows=n), lambda x: rounded_matmul(x, rows=CHUNK))
     assert_same(rewritten(before, INT8, *PASSES), module(inputs(rows=n), expected))
     assert kinds(rewritten(before, FLOATS, *PASSES)) == ["round_to_step", "linear"]
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_combine_of_its_own_rounds_for_the_matmul_behind_it(is_small: bool) -> None:
+    heads, dim, splits = 2, COLS // 2, 4
+    combine = CombineSplits(heads, dim, splits, F32)
+    partial, lse = splits_specs(combine, F32)
+    shapes = {"o_partial": partial, "split_lse": lse, **inputs()}
+    names = ("o_partial", "split_lse")
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        (merged,) = call(combine, [x[name] for name in names], ((1, COLS), F32))
+        return rounded_matmul({**x, "x": merged})
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        steps = SteppedOutput((), True, 2, INTERLEAVED)
+        made = [x[name] for name in (*names, "steps")]
+        words = call(replace(combine, output=steps), made, words_spec(COLS))
+        operator = Linear(ONE, LAYOUT, PACKED, activations=STEPPED_INT8, output=OUTPUT)
+        return call(operator, [*words, *(x[name] for name in NAMES)], ((1, WIDE), F32))
+
+    most = 4 * splits * COLS - (not is_small)  # bytes that every block would read
+    limits = replace(INT8, max_buffers=9, tuning=FusionTuning(max_combine_bytes=most))
+    passes = (round_by_steps, quantize_activations, fuse_attention_combine, round_combines)
+    after = rewritten(module(shapes, before), limits, *passes)
+    if is_small:
+        assert kinds(after) == ["combined_stepped_int8_linear"]
+    else:
+        assert_same(after, module(shapes, expected))
 
 
 def test_a_vector_that_no_block_holds_has_a_launch_of_its_own() -> None:

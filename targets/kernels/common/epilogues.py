@@ -13,15 +13,18 @@ from tvm import tirx
 
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.math import gelu_tanh
+from gemma4_compile.operators.math import f32, gelu_tanh
 from gemma4_compile.operators.static_rounding import (
+    HIGHEST,
+    LOWEST,
     READER_STEPS,
     STEPS,
     round_to_step,
     step_of,
 )
-from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
+from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.common.builtins import nearest
 
 Steps: TypeAlias = "Buffer | Mapping[int, Expr]"
 """An argument, or its values by place."""
@@ -127,12 +130,21 @@ def _values(steps: Steps | None) -> Steps | None:
 
 
 def _rounded(operator: Linear, first: Expr, sums: Sequence[Expr], steps: Steps) -> Sequence[Expr]:
-    """The sums from a row of the weight on, rounded to their steps."""
+    """The sums from a row of the weight on, rounded to their steps, each a variable.
+
+    GELU names its argument two dozen times. Written out there, roundings took longer than the sums.
+    """
     output = operator.stepped_out
     assert output is not None, "an argument of such outputs"
+    rounded = _nearest_multiple if operator.is_int8 else round_to_step
+    own = [bind(step_of(output, operator.is_paired, steps, first + r)) for r in range(len(sums))]
     return [
-        bind(
-            round_to_step(bind(total), bind(step_of(output, operator.is_paired, steps, first + r)))
-        )
-        for r, total in enumerate(sums)
+        materialize(rounded(bind(total), step), "float32")
+        for total, step in zip(sums, own, strict=True)
     ]
+
+
+def _nearest_multiple(value: Expr, step: Expr) -> Expr:
+    """As `round_to_step`, where a device has a rounding to the even of two."""
+    held = tirx.max(tirx.min(value / step, f32(HIGHEST)), f32(LOWEST))
+    return tirx.Select(step != f32(0.0), nearest(held) * step, value)

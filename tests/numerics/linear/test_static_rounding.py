@@ -20,6 +20,7 @@ from gemma4_compile.operators.activations import (
     STEPPED_INT8,
     SteppedOutput,
 )
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -72,6 +73,28 @@ def test_a_step_of_zero_rounds_nothing() -> None:
     y = np.zeros_like(x)
     run(RoundToStep(2, "float32", 2), x, np.zeros(2, np.float32), y)
     assert (y == x).all()
+
+
+@pytest.mark.parametrize("order", [IN_ORDER, INTERLEAVED])
+def test_a_combine_of_splits_gives_integers_of_the_step_that_reads_it(order: str) -> None:
+    heads, dim, splits, step = 3, 64, 5, np.float32(2.0**-5)
+    rng = np.random.default_rng(11)
+    partial = rng.normal(0, 2, (splits, heads, dim)).astype(np.float32)
+    lse = rng.uniform(0.5, 3, (splits, heads, 2)).astype(np.float32)
+    words = np.zeros((1, heads * dim // 4), np.uint32)
+
+    operator = CombineSplits(
+        heads, dim, splits, "float32", output=SteppedOutput((), True, 2, order)
+    )
+    run(operator, partial, lse, np.array([step, 9.0], np.float32), words)
+
+    shares = np.exp(lse[..., 0].astype(np.float64)) * lse[..., 1]
+    merged = np.einsum("sh,shd->hd", shares / shares.sum(axis=0), partial.astype(np.float64))
+    steps = merged.reshape(-1, 4) / step
+    assert np.abs(np.abs(steps) % 1 - 0.5).min() > 1e-4, "none is near an edge"
+    expected = np.clip(np.rint(steps), -128, 127).astype(np.int8)
+    places = [byte_of(byte, order == INTERLEAVED) for byte in range(4)]
+    np.testing.assert_array_equal(words.view(np.int8).reshape(-1, 4), expected[:, places])
 
 
 @pytest.mark.parametrize("epilogue", ["none", PAIRS])
@@ -151,6 +174,8 @@ NORM, COMBINE = Norm(1e-6), Combine(heads=3, head_dim=64, splits=5)
 ROUNDING = [
     RoundToStep(96, "float32", 4, INTERLEAVED),
     RoundToStep(96, "float16", 4, IN_ORDER),
+    CombineSplits(3, 96, 7, "float32", output=SteppedOutput((), True, 2, INTERLEAVED)),
+    CombineSplits(2, 256, 40, "float16", output=SteppedOutput((), True, 2, IN_ORDER)),
     # One position: words of 2, 4 and 8 bits, given, rounded by the kernel, and made by it.
     stepped(ONE, 2, 96, (64, 24, 16), split_rows=(64, 40)),
     stepped(ONE, 2, 1536, (70,), PACKED),
