@@ -23,6 +23,10 @@ class _OfAllRows(SubgroupMatrixTuning):
 
 OF_ALL_ROWS = _OfAllRows()
 
+# Ends of loops that no compiler knows. Mesa would write these loops out, and a kernel has dozens
+# of them: LLVM took half as long again, some seconds, to compile what runs for a moment.
+NONE_MORE = "(i32(threadIdx.x) >> 31u)"
+CHANNELS, COLUMNS = f"k < 16i + {NONE_MORE}", f"c < 8i + {NONE_MORE}"
 ROW, COLUMN = "(i32(threadIdx.x) % 32i / 2i)", "(i32(threadIdx.x) % 2i * 8i)"
 
 
@@ -33,7 +37,7 @@ def _half(memory: str, first: str, row: str, column: str, pitch: str) -> str:
 
 def _left(left: str, memory: str, first: str, pitch: str) -> str:
     half = _half(memory, first, ROW, "k", pitch)
-    return f"for (var k = 0i; k < 16i; k++) {{ left{left}[k] = {half}; }}"
+    return f"for (var k = 0i; {CHANNELS}; k++) {{ left{left}[k] = {half}; }}"
 
 
 def _right(transposed: bool) -> Write:
@@ -41,7 +45,7 @@ def _right(transposed: bool) -> Write:
         place = ("k", f"{COLUMN} + c") if transposed else (f"{COLUMN} + c", "k")
         half = _half(memory, first, *place, pitch)
         return (
-            "for (var k = 0i; k < 16i; k++) { for (var c = 0i; c < 8i; c++) { "
+            f"for (var k = 0i; {CHANNELS}; k++) {{ for (var c = 0i; {COLUMNS}; c++) {{ "
             f"right{right}[k * 8i + c] = {half}; }} }}"
         )
 
@@ -50,7 +54,7 @@ def _right(transposed: bool) -> Write:
 
 def _multiply_add(total: str, left: str, right: str) -> str:
     return (
-        "for (var k = 0i; k < 16i; k++) { for (var c = 0i; c < 8i; c++) { "
+        f"for (var k = 0i; {CHANNELS}; k++) {{ for (var c = 0i; {COLUMNS}; c++) {{ "
         f"sum{total}[c] += left{left}[k] * right{right}[k * 8i + c]; }} }}"
     )
 
@@ -63,14 +67,14 @@ def _store(bits: bool) -> Write:
     def write(total: str, memory: str, first: str, pitch: str) -> str:
         value = f"bitcast<u32>(sum{total}[c])" if bits else f"sum{total}[c]"
         place = _sum_place(memory, first, pitch)
-        return f"for (var c = 0i; c < 8i; c++) {{ {place} = {value}; }}"
+        return f"for (var c = 0i; {COLUMNS}; c++) {{ {place} = {value}; }}"
 
     return write
 
 
 def _load(total: str, memory: str, first: str, pitch: str) -> str:
     place = _sum_place(memory, first, pitch)
-    return f"for (var c = 0i; c < 8i; c++) {{ sum{total}[c] = {place}; }}"
+    return f"for (var c = 0i; {COLUMNS}; c++) {{ sum{total}[c] = {place}; }}"
 
 
 def _dialect(bits: bool) -> Dialect:
