@@ -131,6 +131,12 @@ def test_rows_beyond_float16_keep_their_accuracy(lavapipe: VulkanDriver, tmp_pat
 
 
 PART_BYTES = 4 << 20  # so that matrices of released widths have several parts
+MOST_ROWS = 136  # of a part of W, for time's sake: they end within a tile of every size
+
+
+def with_few_rows(operator: Linear) -> Linear:
+    rows = tuple(min(count, MOST_ROWS) for count in operator.layout.split_rows)
+    return replace(operator, layout=replace(operator.layout, split_rows=rows))
 
 
 @pytest.mark.slow
@@ -141,6 +147,8 @@ def test_released_widths(lavapipe: VulkanDriver, tmp_path: Path) -> None:
     of_chunks = [one for one in every if getattr(one, "rows", None) == CHUNK]
     left = [one for one in of_chunks if isinstance(one, Linear | ExpertLinear) and one.is_int8]
     assert left == halves, "all of them multiply float16"
-    cases = [make_case(operator, seed) for seed, operator in enumerate(one_of_a_form(halves))]
-    results = run_on_dawn(cases, spec, lavapipe, tmp_path, optimised=True)
+    forms = [with_few_rows(one) for one in one_of_a_form(halves) if isinstance(one, Linear)]
+    assert {one.layout.cols for one in forms} == {1536, 4096}
+    cases = [make_case(operator, seed) for seed, operator in enumerate(forms)]
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
