@@ -34,12 +34,21 @@ def one_tile(tile: TensorCoreTuning) -> SubgroupMatrixTuning:
     return SubgroupMatrixTuning(wide=tile, narrow_to=0, medium_to=0)
 
 
+NUMBERED = list(enumerate(OPERATORS))
+SOME, OTHERS = shares(OPERATORS, 3)
+# Of each kind of weights, of results and with pairs; all operators with one of them or two.
+OF_TILES = {"wide": NUMBERED[::2], "narrow": NUMBERED[1::2], "medium": NUMBERED[2:5]}
+
+
 @pytest.mark.dawn
 @pytest.mark.parametrize(
-    "name",
-    ["64x64", *(pytest.param(name, marks=pytest.mark.slow) for name in list(TILES)[1:])],
+    ("name", "share"),
+    [
+        pytest.param("64x64", *SOME.values, id="some"),
+        pytest.param("64x64", *OTHERS.values, id="others", marks=pytest.mark.slow),
+        *(pytest.param(*one, id=one[0], marks=pytest.mark.slow) for one in OF_TILES.items()),
+    ],
 )
-@pytest.mark.parametrize("share", shares(OPERATORS, 3))
 def test_tiles_compute_the_definition(
     share: list[tuple[int, Operator]], name: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
