@@ -37,8 +37,9 @@ SHORT = replace(
 )
 ROWS, BEFORE, KEYS = 19, 1200, 32  # two blocks of rows, four tiles of keys
 LOUDER = 8  # than the examples' queries: scores rise by more than the slack
-DIVISIONS = {  # each with another division of the work, and rows
-    "E2B sliding": (CHUNKS["E2B sliding"], 3),
+# Each with another division of the work, and rows. That of E2B's sliding layers has the blocks of
+# "copies" and the channels of 31B's.
+DIVISIONS = {
     "E2B full": (CHUNKS["E2B full"], 5),
     "31B sliding, fewer heads": (replace(CHUNKS["31B sliding"], heads=16, kv_heads=2), 9),
     "copies": (CHUNKS["copies"], 9),
