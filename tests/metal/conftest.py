@@ -15,6 +15,7 @@ import tvm
 from gemma4_compile.runtime.device import device
 from gemma4_compile.targets import TARGETS, cpu
 from tests import packages
+from tests.shared import made_once, shared_folder
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +65,9 @@ def tiny_package(
 ) -> Path:
     """`tiny`, compiled as `metal_packages` does; to be opened under that."""
     del metal_device
-    folder = tmp_path_factory.mktemp("tiny") / "package"
-    with metal_target():
-        return packages.compile_package("tiny", "q4f16", folder, context_length=256, target="metal")
+
+    def make(folder: Path) -> None:
+        with metal_target():
+            packages.compile_package("tiny", "q4f16", folder, context_length=256, target="metal")
+
+    return made_once(shared_folder(tmp_path_factory) / "tiny-metal", make)
