@@ -101,7 +101,7 @@ def test_weights_that_are_allowed_count_as_zeros_and_are_named(
     expected = report(write(tmp_path, weights))
     weights[name][3, 4:6] = np.nan, -np.inf
     model = str(write(tmp_path, weights))
-    assert cli.main([model, "--report", "--json", "--allow-nonfinite"]) == 0
+    assert cli.main([model, "--quant", "q4f16", "--report", "--json", "--allow-nonfinite"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["nonfinite_weights"] == {name: 2}
     found = {loss["name"]: loss["loss"] for loss in values["parameters"]}
