@@ -99,8 +99,7 @@ def _fitted(
     main = next(iter(memory.plans(chosen).values())).numbers
     sizes = budget.total_bytes, budget.margin_bytes
     fitted = Fitted(*sizes, budget.device, needs, steps, on_host(main, chosen))
-    found = memory.request_of(chosen, request)
-    return replace(found, fit=None, fitted=fitted.to_json(), usual=None)
+    return replace(memory.request_of(chosen, request), fit=None, fitted=fitted.to_json())
 
 
 def _of_package_there(request: CompileRequest) -> CompileRequest:

@@ -40,6 +40,7 @@ class Memory:
         return replace(
             asked,
             quant=choice.quant,
+            usual=None,
             libraries=tuple(one for one in asked.libraries if one.name in choice.libraries),
             context_length=choice.context,
             prefill_chunk=choice.chunk,
