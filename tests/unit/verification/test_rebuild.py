@@ -56,7 +56,7 @@ MADE_BY = CompileRequest(
     fitted={"budget_bytes": 1 << 30, "margin_bytes": 0, "needs_bytes": 1, "choices": {}},
 )
 """With no option as it is by default."""
-NO_BYTES = {"output", "force", "dump_ir", "lock", "probe", "fit", "fit_keeps"}
+NO_BYTES = {"output", "force", "dump_ir", "lock", "probe", "fit", "fit_keeps", "usual"}
 """Fields that change nothing in a package, or are of no package of users."""
 OTHER_FILES = {"tokenizer", "adapters", "libraries"}
 """Fields that name other files than this model's; they have tests of their own."""
