@@ -18,6 +18,7 @@ from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     DECODE,
     END_COPY,
     LOAD,
+    LOAD_HALF,
     LOAD_TRANSPOSED,
     MULTIPLY_ADD,
     MULTIPLY_ADD_BYTES,
@@ -35,6 +36,11 @@ from gemma4_compile.targets.kernels.tiles.tensor_cores import (
 _COPY = """
 __forceinline__ __device__ void {name}(void* to, const void* from) {{
   *({type}*)to = *(const {type}*)from;
+}}
+"""
+_LOAD_HALF = """
+__forceinline__ __device__ void {name}(unsigned int* to, const void* piece, int half) {{
+  *(uint2*)to = ((const uint2*)piece)[half];
 }}
 """
 _BEGIN_COPY = """
@@ -212,6 +218,7 @@ SOURCES: Mapping[str, str] = {
     COPY: _COPY.format(name=COPY, type="uint4"),
     STREAM: _STREAM.format(name=STREAM),
     COPY_HALF: _COPY.format(name=COPY_HALF, type="uint2"),
+    LOAD_HALF: _LOAD_HALF.format(name=LOAD_HALF),
     BEGIN_COPY: _BEGIN_COPY.format(name=BEGIN_COPY),
     END_COPY: _END_COPY.format(name=END_COPY),
     WAIT_FOR_COPIES: _WAIT_FOR_COPIES.format(name=WAIT_FOR_COPIES),

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from gemma4_compile.targets.byte_tile_tuning import ByteTileTuning
+from gemma4_compile.targets.byte_tile_tuning import ByteTileTuning, ShortChunkTuning
 from gemma4_compile.targets.simdgroup_tuning import SimdgroupTuning
 
 if TYPE_CHECKING:
@@ -352,6 +352,7 @@ class Tuning:
     subgroup_matrices: SubgroupMatrixTuning = field(default_factory=SubgroupMatrixTuning)
     simdgroups: SimdgroupTuning = field(default_factory=SimdgroupTuning)
     few_row_tensor_cores: FewRowTensorCoreTuning = field(default_factory=FewRowTensorCoreTuning)
+    short_chunks: ShortChunkTuning = field(default_factory=ShortChunkTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
     prefill_attention: PrefillAttentionTuning = field(default_factory=PrefillAttentionTuning)
     fusion: FusionTuning = field(default_factory=FusionTuning)

@@ -12,7 +12,8 @@ import tvm
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.byte_tile_tuning import ByteTile, ByteTileTuning
+from gemma4_compile.targets.byte_tile_tuning import ByteTile, ByteTileTuning, ShortChunkTuning
+from gemma4_compile.targets.spec import TargetSpec
 from tests.fixed_scheme import FixedLayout
 from tests.marks import slow_unless
 from tests.metal import emulator
@@ -28,6 +29,7 @@ from tests.numerics.tensor_cores import (
     chunk_cases,
     few_row_cases,
     packed_chunk_cases,
+    short_chunk_cases,
     two_kernel_cases,
 )
 
@@ -158,3 +160,45 @@ def test_every_kernel_of_packed_chunks_computes_its_definition(
     order: str, chunks: EmulatedCases
 ) -> None:
     chunks.check(order)
+
+
+SHORT = {
+    "blocks of 32 rows": ShortChunkTuning(32, 40, expert_rows=12),
+    "blocks of 16 rows, many warps": ShortChunkTuning(16, 30, 40, 100, 12, multiprocessors=132),
+}
+
+
+def short_chunk_spec(sizes: ShortChunkTuning) -> TargetSpec:
+    tuning = replace(emulator.TENSOR_CORES.tuning, short_chunks=sizes)
+    return replace(emulator.TENSOR_CORES, tuning=tuning)
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == "blocks of 32 rows", SHORT))
+def test_every_kernel_of_a_short_chunk_computes_its_definition(
+    name: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    cases = list(short_chunk_cases())
+    library = link_cases(cases, short_chunk_spec(SHORT[name]), tmp_path)
+    with emulator.memory_of_cuda():
+        emulated = EmulatedCases.load(cases, metal_device, library)
+        for order in ORDERS:
+            emulated.check(order)
+
+
+SHORT_MISTAKES = {
+    "no barrier before sums are added up": without(BARRIER, 1),
+    "no barrier before the next rows' sums": without(BARRIER, 2),
+    "rows of x beyond the 16th left out": other(r"16 < \w+", "false"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHORT_MISTAKES)
+def test_a_mistake_in_a_short_chunk_is_found(
+    name: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    cases = list(short_chunk_cases())[4:5]
+    library = link_cases(cases, short_chunk_spec(SHORT["blocks of 32 rows"]), tmp_path)
+    with emulator.mistake(SHORT_MISTAKES[name]), emulator.memory_of_cuda():
+        emulated = EmulatedCases.load(cases, metal_device, library)
+        assert any(differences(cases, emulated.run(order)) for order in ORDERS)

@@ -158,6 +158,33 @@ def packed_chunk_cases() -> Iterator[KernelCase]:
         yield make_case(operator, seed, rows=(70, 1, 132)[seed % 3])
 
 
+SHORT_CHUNKS: tuple[Linear | ExpertLinear, ...] = (
+    # Groups that end within a step, or fill several; rows that end within a block.
+    int8_linear(CHUNK, WeightLayout(4, F16, GROUP, 96, (64, 64, 40)), PACKED),
+    int8_linear(
+        CHUNK, WeightLayout(4, F32, GROUP, 2112, (130,)), PACKED, Epilogue.GELU_PAIRS.value
+    ),
+    int8_linear(CHUNK, WeightLayout(8, F16, GROUP, 160, (200,)), PACKED, suppressed=(3, 199)),
+    int8_linear(
+        CHUNK,
+        WeightLayout(8, F32, GROUP, 512, (256,)),
+        PACKED,
+        Epilogue.GELU_GATE.value,
+        ple_width=5 * 256,
+    ),
+    int8_linear(CHUNK, WeightLayout(4, F16, GROUP, 1024, (72,)), PACKED),
+    *(one for one in PACKED_CHUNKS if isinstance(one, ExpertLinear)),
+)
+"""Matmuls that have a kernel for short chunks: packings, scales of both widths, epilogues."""
+
+
+def short_chunk_cases() -> Iterator[KernelCase]:
+    """Each with rows of one block or several, of which the last has fewer; one has too many."""
+    for seed, operator in enumerate(SHORT_CHUNKS):
+        yield make_case(operator, seed, rows=(17, 40, 3, 41, 32)[seed % 5])
+    yield make_case(SHORT_CHUNKS[4], len(SHORT_CHUNKS), rows=16)
+
+
 def few_row_cases() -> Iterator[KernelCase]:
     """Each with two numbers of rows; all of one to nine, and those on either side of a product."""
     for seed, operator in enumerate(FEW_ROWS):

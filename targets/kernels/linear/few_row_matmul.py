@@ -13,9 +13,8 @@ from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block
 from gemma4_compile.targets.kernels.common.epilogues import EpilogueArguments, apply_epilogue
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.prologues.packed_products import pack_products
-from gemma4_compile.targets.kernels.prologues.packed_rows import matmul_results
+from gemma4_compile.targets.kernels.prologues.packed_rows import left_args, matmul_results
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ The product of a tile: tiles/products.py, tiles/int8_products.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from tvm import tirx
+from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
+from gemma4_compile.operators.activation_quantization import WORD
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.minima import MinimaLayout
-from gemma4_compile.operators.static_rounding import words_spec
 from gemma4_compile.operators.tir import (
-    FunctionBuilder,
     bind,
     function,
     i32,
@@ -23,8 +23,12 @@ from gemma4_compile.operators.tir import (
 )
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import launch, resident
-from gemma4_compile.targets.kernels.common.epilogues import EpilogueArguments, apply_epilogue
 from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul
+from gemma4_compile.targets.kernels.linear.short_chunk import (
+    multiply_short_chunk,
+    short_chunks,
+)
 from gemma4_compile.targets.kernels.tiles.byte_tile_shape import ByteTileShape
 from gemma4_compile.targets.kernels.tiles.byte_tiles import (
     ByteTileProduct,
@@ -105,7 +109,18 @@ def make_byte_tensor_core_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimF
     rows of W.
     """
     make = SteppedByteTileProduct if operator.steps_in else ByteTileProduct
-    return _make(operator, _byte_shape(operator, spec), make)
+    shape, short = _byte_shape(operator, spec), short_chunks(operator, spec)
+    with function(scheduled=True) as build:
+        matmul = FewRowMatmul.declared(build, operator)
+        with ExitStack() as others:
+            # The host launches one of several kernels.
+            for kernel in short:
+                others.enter_context(T.If(matmul.n <= kernel.most))
+                with T.Then():
+                    multiply_short_chunk(matmul, kernel, spec)
+                others.enter_context(T.Else())
+            _multiply(matmul, shape, make)
+    return build.result
 
 
 def make_subgroup_matrix_chunk(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
@@ -121,62 +136,39 @@ def _byte_shape(operator: Linear, spec: TargetSpec) -> ByteTileShape:
     return ByteTileShape.of(size, operator.cols, limit, minima, not operator.steps_in)
 
 
-def _make(
-    operator: Linear,
-    shape: Shape,
-    make: Callable[..., Product],
-) -> tirx.PrimFunc:
-    n, rows, cols = operator.rows.extent(), operator.layout.rows, operator.cols
-    is_int8 = operator.is_int8
+def _make(operator: Linear, shape: Shape, make: Callable[..., Product]) -> tirx.PrimFunc:
     with function(scheduled=True) as build:
-        x = left_args(build, (n, cols), operator.in_dtype, is_int8, steps_in=operator.steps_in)
-        weights = WeightReader(build, operator.layout)
-        after = EpilogueArguments.declare(build, operator, n)
-        y = build.arg("y", (n, operator.outputs), "float32")
-        grid = -(-rows // shape.columns), tirx.floordiv(n + (shape.rows - 1), shape.rows)
-        on_warps = isinstance(shape, ByteTileShape)
-        with (
-            launch(shape.threads, *(grid[::-1] if on_warps else grid)) as (*blocks, thread),
-            resident(shape.blocks if isinstance(shape, ByteTileShape) else 0),
-        ):
-            block_n, block_m = (blocks[1], bind(i32(blocks[0]))) if on_warps else blocks
-            last = bind(i32(n) - 1)
-            first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
-            row_of_w = clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
-            row_of_x = clamped(first_m, last)
-            product = make(shape, x, weights, thread, row_of_x, row_of_w)
-            product.run(i32(step_count(shape, cols, operator.steps_in and is_int8)))
-
-            def finish(i: Expr, r: Expr, sums: Sequence[Expr]) -> None:
-                row = bind(first_m + i)
-                with when(row <= last):
-                    if operator.steps_in:
-                        first = bind(row_of_w(r))
-                        sums = scaled_levels(weights, sums, first, rows - 1, after.input_step)
-                    apply_epilogue(operator, y, row, bind(first_n + r), sums, after)
-
-            product.finish(finish)
+        _multiply(FewRowMatmul.declared(build, operator), shape, make)
     return build.result
 
 
-def left_args(
-    build: FunctionBuilder,
-    size: tuple[Index, int],
-    dtype: str,
-    is_int8: bool,
-    tiled: bool = False,
-    steps_in: bool = False,
-) -> list[Buffer]:
-    """Declare the left matrix (rows, cols): one tensor, or words and scales of packed rows.
+def _multiply(matmul: FewRowMatmul, shape: Shape, make: Callable[..., Product]) -> None:
+    """Launch the kernel."""
+    operator, n, x, weights = matmul.operator, matmul.n, matmul.x, matmul.weights
+    rows, cols, is_int8 = operator.layout.rows, operator.cols, operator.is_int8
+    grid = -(-rows // shape.columns), tirx.floordiv(n + (shape.rows - 1), shape.rows)
+    on_warps = isinstance(shape, ByteTileShape)
+    with (
+        launch(shape.threads, *(grid[::-1] if on_warps else grid)) as (*blocks, thread),
+        resident(shape.blocks if isinstance(shape, ByteTileShape) else 0),
+    ):
+        block_n, block_m = (blocks[1], bind(i32(blocks[0]))) if on_warps else blocks
+        last = bind(i32(n) - 1)
+        first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
+        row_of_w = clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
+        row_of_x = clamped(first_m, last)
+        product = make(shape, x, weights, thread, row_of_x, row_of_w)
+        product.run(i32(step_count(shape, cols, operator.steps_in and is_int8)))
 
-    Of those by a checkpoint's step words alone.
-    """
-    if not is_int8:
-        return [build.arg("x", size, dtype)]
-    if steps_in:
-        return [build.arg("words", *words_spec(size[1], size[0]))]
-    specs = quantized_specs(size[1], size[0], tiled)
-    return [build.arg(name, *spec) for name, spec in zip(("words", "scales"), specs, strict=True)]
+        def finish(i: Expr, r: Expr, sums: Sequence[Expr]) -> None:
+            row = bind(first_m + i)
+            with when(row <= last):
+                if operator.steps_in:
+                    first = bind(row_of_w(r))
+                    sums = scaled_levels(weights, sums, first, rows - 1, matmul.after.input_step)
+                matmul.store(row, bind(first_n + r), sums)
+
+        product.finish(finish)
 
 
 def tile_product(

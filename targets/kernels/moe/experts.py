@@ -5,7 +5,7 @@ Definitions: gemma4_compile/operators/expert_linear.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from tvm import tirx
@@ -16,17 +16,23 @@ from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.moe import routed_begin
 from gemma4_compile.operators.tir import bind, function, i32, store, when
-from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.float_gemv import LaneRows, gemv_shape
 from gemma4_compile.targets.kernels.linear.gemm import (
     Product,
     Shape,
-    left_args,
     shape_of,
     step_count,
     tile_product,
+)
+from gemma4_compile.targets.kernels.moe.expert_tiles import (
+    ExpertTiles,
+    kept_or_previous,
+)
+from gemma4_compile.targets.kernels.moe.short_experts import (
+    multiply_short_experts,
+    short_expert_shape,
 )
 from gemma4_compile.targets.kernels.tiles.byte_tile_shape import ByteTileShape
 from gemma4_compile.targets.kernels.tiles.byte_tiles import ByteTileProduct
@@ -167,9 +173,22 @@ def make_byte_tensor_core_experts(operator: ExpertLinear, spec: TargetSpec) -> t
     """`make_expert_gemm` of bytes that warps multiply.
 
     Grid: tiles of `PermuteByExpert` x expert rows / tile, so that tiles of one expert, which follow
-    each other, read the same rows of W at about the same time.
+    each other, read the same rows of W at about the same time. Where experts have few rows each,
+    the host launches another kernel (short_experts.py).
     """
-    return _make_tiles(operator, _byte_shape(operator, spec), ByteTileProduct)
+    shape, short = _byte_shape(operator, spec), short_expert_shape(operator, spec)
+    with function(scheduled=True) as build:
+        args = ExpertTiles.declared(build, operator)
+        if short is None:
+            _multiply_tiles(args, shape, ByteTileProduct)
+        else:
+            most = spec.tuning.short_chunks.expert_rows * operator.experts
+            with T.If(args.order.shape[0] <= most):
+                with T.Then():
+                    multiply_short_experts(args, short, spec)
+                with T.Else():
+                    _multiply_tiles(args, shape, ByteTileProduct)
+    return build.result
 
 
 def make_subgroup_matrix_experts(operator: ExpertLinear, _spec: TargetSpec) -> tirx.PrimFunc:
@@ -190,68 +209,22 @@ def _make_tiles(
     shape: Shape,
     make: Callable[..., Product],
 ) -> tirx.PrimFunc:
-    (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
-    tile_count, is_int8 = operator.tile_count(pairs), operator.is_int8
     with function(scheduled=True) as build:
-        x = left_args(build, (rows, cols), operator.in_dtype, is_int8)
-        order = build.arg("order", (pairs,), "int32")
-        tiles = build.arg("tiles", (tile_count, 3), "int32")
-        weights = WeightReader(build, operator.layout)
-        out_shape = (pairs, operator.outputs)
-        previous = build.arg("previous", out_shape, "float32") if operator.accumulate else None
-        out = build.arg("out", out_shape, "float32")
-        grid = -(-expert_rows // shape.columns), tile_count
-        on_warps = isinstance(shape, ByteTileShape)
-        with (
-            launch(shape.threads, *(grid[::-1] if on_warps else grid)) as (*blocks, thread),
-            resident(shape.blocks if isinstance(shape, ByteTileShape) else 0),
-        ):
-            block_n, tile = (blocks[1], bind(i32(blocks[0]))) if on_warps else blocks
-            expert = bind(tiles[tile, 0])
-            base = bind(operator.first_row(expert))
-            begin, end = bind(tiles[tile, 1]), bind(tiles[tile, 2])
-            first_n = bind(block_n * shape.columns)
-
-            def row_of_x(i: Expr) -> Expr:
-                row = tirx.max(tirx.min(begin + i, end - 1), 0)
-                return tirx.floordiv(order[row], operator.top_k) if operator.is_gate_up else row
-
-            def row_of_w(r: Expr) -> Expr:
-                return base + tirx.min(first_n + r, expert_rows - 1)
-
-            product = make(shape, x, weights, thread, row_of_x, row_of_w)
-            needed = (begin < end) & operator.holds(expert)
-            product.run(tirx.Select(needed, i32(step_count(shape, cols)), i32(0)))
-
-            def finish(i: Expr, r: Expr, sums: Sequence[Expr]) -> None:
-                row, column = bind(begin + i), bind(first_n + r)
-                with when(row < end):
-                    target = bind(row if operator.is_gate_up else order[row])
-                    for j, value in tailed(operator, sums):
-                        with when(column + j < expert_rows):
-                            at = bind(tirx.floordiv(column + j, 2 if operator.is_gate_up else 1))
-                            kept = kept_or_previous(operator, expert, value, previous, target, at)
-                            store(out, kept, target, at)
-
-            product.finish(finish)
+        _multiply_tiles(ExpertTiles.declared(build, operator), shape, make)
     return build.result
 
 
-def tailed(operator: ExpertLinear, values: Sequence[Expr]) -> list[tuple[int, Expr]]:
-    """Sums of neighbouring weight rows after the epilogue: (offset of the weight row, result)."""
-    if not operator.is_gate_up:
-        return list(enumerate(values))
-    return [(j, gelu_tanh(bind(values[j])) * values[j + 1]) for j in range(0, len(values), 2)]
-
-
-def kept_or_previous(
-    operator: ExpertLinear,
-    expert: Expr,
-    value: Expr,
-    previous: Buffer | None,
-    i: Expr,
-    j: Expr,
-) -> Expr:
-    """The result, or what an earlier call left there if the splits do not hold the expert."""
-    other = zero() if previous is None else previous[i, j]
-    return tirx.Select(operator.holds(expert), value, other)
+def _multiply_tiles(args: ExpertTiles, shape: Shape, make: Callable[..., Product]) -> None:
+    """Launch the kernel."""
+    grid = -(-args.operator.expert_rows // shape.columns), args.tiles.shape[0]
+    on_warps = isinstance(shape, ByteTileShape)
+    with (
+        launch(shape.threads, *(grid[::-1] if on_warps else grid)) as (*blocks, thread),
+        resident(shape.blocks if isinstance(shape, ByteTileShape) else 0),
+    ):
+        block_n, number = (blocks[1], bind(i32(blocks[0]))) if on_warps else blocks
+        tile = args.tile(number, block_n * shape.columns)
+        product = make(shape, args.x, args.weights, thread, tile.row_of_x, tile.row_of_w)
+        steps = i32(step_count(shape, args.operator.cols))
+        product.run(tirx.Select(tile.is_needed, steps, i32(0)))
+        product.finish(tile.finish)

@@ -22,11 +22,10 @@ from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, w
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, resident, shared
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.gemm import left_args
-from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
+from gemma4_compile.targets.kernels.moe.expert_tiles import kept_or_previous, tailed
 from gemma4_compile.targets.kernels.moe.router import slots_of
 from gemma4_compile.targets.kernels.prologues.packed_products import NONE, pack_products
-from gemma4_compile.targets.kernels.prologues.packed_rows import matmul_results
+from gemma4_compile.targets.kernels.prologues.packed_rows import left_args, matmul_results
 from gemma4_compile.targets.kernels.tiles.byte_products import (
     Weights,
     multiply,

@@ -40,11 +40,10 @@ from gemma4_compile.targets.kernels.linear.few_row_shape import (
     OWN_ROWS,
     few_row_shape,
 )
-from gemma4_compile.targets.kernels.linear.gemm import left_args
-from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
+from gemma4_compile.targets.kernels.moe.expert_tiles import kept_or_previous, tailed
 from gemma4_compile.targets.kernels.moe.router import slots_of
 from gemma4_compile.targets.kernels.prologues.packed_products import NONE, pack_products
-from gemma4_compile.targets.kernels.prologues.packed_rows import matmul_results
+from gemma4_compile.targets.kernels.prologues.packed_rows import left_args, matmul_results
 from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.spec import TargetSpec
 

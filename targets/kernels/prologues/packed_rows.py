@@ -17,6 +17,7 @@ from gemma4_compile.operators.activation_quantization import (
     quantized_specs,
     tiles_of,
 )
+from gemma4_compile.operators.static_rounding import words_spec
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block, strided
@@ -104,6 +105,26 @@ def packed_results(
     """Declare the packed result."""
     specs = zip(("words", "scales"), quantized_specs(width, rows, tiled), strict=True)
     return [build.arg(name + suffix, *spec) for name, spec in specs]
+
+
+def left_args(
+    build: FunctionBuilder,
+    size: tuple[Index, int],
+    dtype: str,
+    is_int8: bool,
+    tiled: bool = False,
+    steps_in: bool = False,
+) -> list[Buffer]:
+    """Declare the left matrix (rows, cols): one tensor, or words and scales of packed rows.
+
+    Of those by a checkpoint's step words alone.
+    """
+    if not is_int8:
+        return [build.arg("x", size, dtype)]
+    if steps_in:
+        return [build.arg("words", *words_spec(size[1], size[0]))]
+    specs = quantized_specs(size[1], size[0], tiled)
+    return [build.arg(name, *spec) for name, spec in zip(("words", "scales"), specs, strict=True)]
 
 
 def matmul_results(

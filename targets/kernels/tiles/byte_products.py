@@ -86,8 +86,13 @@ class Weights:
         self._scale_memory = shared((warps * shape.warp_rows * self._row_halves,), "uint32x2")
         # Of both parts of a step where those of one are less than half a piece.
         self._loaded = max(self._groups_at_once, HALF_BYTES // shape.scale_bytes)
-        self._scales = local((shape.tiles * self._loaded,), layout.dtype)
+        self._scales = local((shape.tiles * self._scale_rows * self._loaded,), layout.dtype)
         self._part = 0
+
+    @property
+    def _scale_rows(self) -> int:
+        """Rows of a tile whose scales a lane has."""
+        return 1
 
     @property
     def _row_halves(self) -> int:

@@ -32,6 +32,7 @@ BYTE_ROWS, BYTE_SUMS = 8, 2  # rows of either side of a product of bytes, and a 
 COPY = "gemma4_copy_16_bytes"
 STREAM = "gemma4_stream_16_bytes"
 COPY_HALF = "gemma4_copy_8_bytes"
+LOAD_HALF = "gemma4_load_8_of_16_bytes"
 BEGIN_COPY = "gemma4_begin_copy"
 END_COPY = "gemma4_end_copy"
 WAIT_FOR_COPIES = "gemma4_wait_for_copies"
@@ -78,6 +79,11 @@ def stream_piece(to: Expr, source: Expr) -> None:
 def copy_half_piece(to: Expr, source: Expr) -> None:
     """Copy 8 bytes between two addresses, both multiples of 8."""
     _call(COPY_HALF, to, source)
+
+
+def load_half_piece(to: Expr, piece: Expr, half: Expr) -> None:
+    """Read one half of a piece, a place of 16 bytes, into two words."""
+    _call(LOAD_HALF, to, piece, half)
 
 
 def begin_copy(registers: Expr, to: Expr, source: Expr) -> None:
