@@ -295,7 +295,9 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "half a user": {"user": HALF},
     "half a schema": {"response_format": {"type": "json_schema", "json_schema": {"name": HALF}}},
     "a long field": {"response_format": {"type": "json_schema", "x" * 100_000: 1}},
-    "a deep tool": {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+    "a listed tool": {
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]
+    },
 }
 
 
@@ -355,7 +357,7 @@ def panic(*_: object) -> str:
 def test_a_prompt_without_tokens_is_a_bad_request(monkeypatch: pytest.MonkeyPatch) -> None:
     model = dataclasses.replace(live_server.scripted_model(TOOL_TEMPLATE), bos_id=None)
     service = Service(model, Worker(lambda: pytest.fail("loaded"), 1))
-    monkeypatch.setattr(PromptBuilder, "encode_prompt", lambda *_: [])
+    monkeypatch.setattr(PromptBuilder, "encode_prompt", lambda *_, **__: [])
     (request,) = read_completion_requests({"prompt": "x"}, model.defaults)
     with pytest.raises(ApiError, match="makes no tokens of it") as raised:
         service.completion_prompt(request, Watch())
