@@ -40,6 +40,7 @@ DRAFT = "draft_token"
 VERIFY = "verify_tokens"
 DRAW_ROWS = "draw_rows"
 VERIFY_ROWS = "verify_rows"  # where a forward takes some tokens of each of several sequences
+DRAFT_ROWS = "draft_rows"  # likewise, a guess of each of several sequences
 DECODE_ROWS = "decode_rows"  # our own runtime's, where a step takes a token of several sequences
 # Of packages that take pictures or sounds.
 EMBED_IMAGE = "embed_image"

@@ -63,6 +63,11 @@ class ExportOptions:
     slots_apart: bool = False
     kv_limits: KvLimits | None = None
 
+    @property
+    def joins_rows(self) -> bool:
+        """Whether a forward may be of some tokens of each of several sequences."""
+        return self.joins_sequences and not self.slots_apart
+
 
 @dataclass(frozen=True)
 class Exported:

@@ -62,7 +62,10 @@ class Matrix(Protocol):
         """
 
     def matmul_of(self, x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
-        """Products with some rows: (1, cols), ids (count,) int32 -> (1, count) float32."""
+        """Products with some rows: (rows, cols) and ids -> (rows, count) float32.
+
+        Ids are int32, (count,) of one row, (rows, count) of others.
+        """
 
     def add_positions(self, x: nn.Tensor, positions: nn.Tensor, pooling: int) -> nn.Tensor:
         """``x`` and its patches' rows of this table: (patches, cols) float32."""

@@ -17,7 +17,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.lookup import OF_PLACES, OF_ROWS, WHOLE, Embedding, table_shapes
-from gemma4_compile.operators.rows import CHUNK, Rows
+from gemma4_compile.operators.rows import CHUNK, Rows, rows_of_extent
 from gemma4_compile.operators.static_rounding import RoundToStep
 from gemma4_compile.operators.types import Index
 from gemma4_compile.operators.vision import AddPatchPositions
@@ -179,10 +179,14 @@ class QuantizedMatrix(StoredMatrix):
         return emit(operator, [*before, *self._tensors], specs)[0]
 
     def matmul_of(self, x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
-        """Products with some rows: (1, cols), ids (count,) int32 -> (1, count) float32."""
-        count = int(ids.shape[0])
-        operator = CandidateLogits(count, self._layout, x.dtype)
-        return emit(operator, [x, ids, *self._tensors], [((1, count), "float32")])[0]
+        """Products with some rows: (rows, cols) and ids -> (rows, count) float32.
+
+        Ids are int32, (count,) of one row, (rows, count) of others.
+        """
+        count, extent = int(ids.shape[-1]), x.shape[0]
+        rows = rows_of_extent(extent)
+        operator = CandidateLogits(count, self._layout, x.dtype, rows=rows)
+        return emit(operator, [x, ids, *self._tensors], [((extent, count), "float32")])[0]
 
 
 class QuantizedExperts(StoredMatrix):

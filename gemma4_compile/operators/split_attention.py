@@ -102,6 +102,9 @@ class SplitAttention(OverCache):
     and slot, and the rotary table a line for each row. Where the launch writes keys, a sequence has
     one row: another would not wait for its key. Of keys that are written already, it may have some.
 
+    With `behind` the last key that a row sees is so many positions before its own, as a draft's is,
+    which has no key.
+
     One row of several sequences (`OneOf`) has the same arguments, but key and value caches are
     those of its sequence, and behind them is a scalar, `row`. It writes that row of the results,
     and nothing where there is no such row.
@@ -115,6 +118,7 @@ class SplitAttention(OverCache):
     splits: int = 1
     grain: int = 1
     query: Query = GIVEN
+    behind: int = 0
 
     @property
     def name(self) -> str:
@@ -209,8 +213,10 @@ class SplitAttention(OverCache):
         return seen, bind(tirx.max(tirx.min(end, own + 1), seen))
 
     def last_position(self, positions: Buffer, row: Index) -> Expr:
-        """The position of a row of several sequences, or of the last row of one."""
-        return positions[row, 0] if self.is_of_several else positions[2] - 1
+        """The last that a row of several sequences sees, or the position of the last row of one."""
+        if not self.is_of_several:
+            return positions[2] - 1
+        return positions[row, 0] - self.behind if self.behind else positions[row, 0]
 
     def step(self, positions: Buffer, rows: Index, row: Expr) -> Expr:
         """The row of the rotary table for a row of the call."""

@@ -25,7 +25,7 @@ from gemma4_compile.model_spec.layers.attention import AttentionContext
 from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.model_spec.layers.norm import Norm, Vector
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.decoder import DecoderLayer, Stream
+from gemma4_compile.model_spec.text.decoder import MAX_ROWS, DecoderLayer, Stream
 from gemma4_compile.model_spec.text.kv_layout import kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.base import emit
@@ -35,7 +35,7 @@ from gemma4_compile.operators.drafting import (
     BestTokenPartials,
     ClusterTokens,
 )
-from gemma4_compile.operators.rows import ONE
+from gemma4_compile.operators.rows import ONE, Joint, rows_of_extent
 
 
 class MaskedEmbedding(nn.Module):
@@ -44,15 +44,18 @@ class MaskedEmbedding(nn.Module):
     def __init__(self, drafter: DrafterConfig, matrices: Matrices) -> None:
         self.centroids = matrices.matrix(f"{STEM}masked_embedding.centroids")
         self.token_ordering = Vector(drafter.vocab_size)
-        self._operator = ClusterTokens(
-            drafter.num_centroids, drafter.centroid_top_k, drafter.vocab_size
-        )
+        self._sizes = drafter.num_centroids, drafter.centroid_top_k, drafter.vocab_size
 
     def forward(self, hidden: nn.Tensor) -> nn.Tensor:
-        """The tokens of the clusters nearest to a state (1, hidden_size): (candidates,) int32."""
-        scores = self.centroids.matmul(hidden, ONE)
-        args = [scores, self.token_ordering.weight]
-        return emit(self._operator, args, [((self._operator.count,), "int32")])[0]
+        """The tokens of the clusters nearest to each state (rows, hidden_size), int32.
+
+        (candidates,) of one row, (rows, candidates) of others.
+        """
+        extent = hidden.shape[0]
+        rows = rows_of_extent(extent)
+        operator = ClusterTokens(*self._sizes, rows)
+        args = [self.centroids.matmul(hidden, rows), self.token_ordering.weight]
+        return emit(operator, args, [((*rows.lead(extent), operator.count), "int32")])[0]
 
 
 class Drafter(nn.Module):
@@ -98,19 +101,33 @@ class Drafter(nn.Module):
             # A draft sees the rows before its position, and not its own.
             own = nn.Tensor.from_const(np.array([0, 0, 1, 0], np.int32))
             kv.positions = nn.op.subtract(kv.positions, own)
-        residual = self.pre_projection.matmul(nn.op.concat([embedding, hidden], dim=1), ONE)
+        return self._draft(embedding, hidden, kv)
+
+    def forward_rows(
+        self, embeddings: nn.Tensor, hidden: nn.Tensor, state: nn.Object
+    ) -> tuple[nn.Tensor, ...]:
+        """Draft a token of each row; arguments and results as of `DrafterFunctions.draft_rows`."""
+        kv = KvTensors(self.layout, state, Joint(MAX_ROWS), behind=1)
+        return self._draft(embeddings, hidden, kv)
+
+    def _draft(
+        self, embeddings: nn.Tensor, hidden: nn.Tensor, kv: KvTensors
+    ) -> tuple[nn.Tensor, ...]:
+        """Tokens (rows,) int32, states of the next drafts, logits, and whose where few have one."""
+        rows = rows_of_extent(embeddings.shape[0])
+        residual = self.pre_projection.matmul(nn.op.concat([embeddings, hidden], dim=1), rows)
         stream, context = Stream(residual), AttentionContext(kv)
         for layer in self.layers:
             stream = layer(stream, context)
         normed = self.norm(stream.residual)
-        token, candidates = self._head(normed)
-        return (token, self.post_projection.matmul(normed, ONE), *candidates)
+        tokens, candidates = self._head(normed)
+        return (tokens, self.post_projection.matmul(normed, rows), *candidates)
 
     def _head(self, hidden: nn.Tensor) -> tuple[nn.Tensor, list[nn.Tensor]]:
-        """The best token (1,) int32; all logits, and of which tokens where clusters chose them."""
+        """The best tokens (rows,) int32; all logits, and whose they are where clusters chose."""
         head = self.embed_tokens if self.config.ties_head else self.lm_head
         if not self.config.num_centroids:
-            candidates = [head.matmul(hidden, ONE)]
+            candidates = [head.matmul(hidden, rows_of_extent(hidden.shape[0]))]
         else:
             tokens = self.masked_embedding.forward(hidden)
             candidates = [head.matmul_of(hidden, tokens), tokens]
@@ -118,14 +135,18 @@ class Drafter(nn.Module):
 
 
 def best_token(candidates: list[nn.Tensor]) -> nn.Tensor:
-    """The best (1,) int32 of logits (1, n) and, if these are not all tokens', their tokens (n,)."""
-    count, listed = int(candidates[0].shape[1]), len(candidates) > 1
+    """The best (rows,) int32 of logits (rows, n) and, if these are not all tokens', their tokens.
+
+    Those are (n,) of one row, (rows, n) of others.
+    """
+    extent, count = candidates[0].shape[0], int(candidates[0].shape[1])
+    rows, listed = rows_of_extent(extent), len(candidates) > 1
     if count > LOGITS_OF_BLOCK and not listed:
-        partials = BestTokenPartials(count)
+        partials = BestTokenPartials(count, rows)
         count, listed = partials.blocks, True
-        outputs = [((1, count), "float32"), ((count,), "int32")]
+        outputs = [((extent, count), "float32"), ((*rows.lead(extent), count), "int32")]
         candidates = list(emit(partials, candidates, outputs))
-    return emit(BestToken(count, listed), candidates, [((1,), "int32")])[0]
+    return emit(BestToken(count, listed, rows), candidates, [((extent,), "int32")])[0]
 
 
 class DrafterFunctions(nn.Module):
@@ -155,3 +176,21 @@ class DrafterFunctions(nn.Module):
             (n,) int32.
         """
         return self.drafter.forward(embedding, hidden, positions, kv)
+
+    def draft_rows(
+        self, embeddings: nn.Tensor, hidden: nn.Tensor, kv: nn.Object
+    ) -> tuple[nn.Tensor, ...]:
+        """Draft a token of each of several sequences, as `draft_token` does of one.
+
+        Parameters
+        ----------
+        embeddings, hidden : (n, backbone_hidden_size) float32
+        kv : it has slots and positions, as after `begin_forward` with a token of each
+
+        Returns
+        -------
+        tuple
+            Tokens (n,) int32, states (n, backbone_hidden_size) float32, logits of the candidates
+            (n, count) float32 and, where clusters chose them, the candidates (n, count) int32.
+        """
+        return self.drafter.forward_rows(embeddings, hidden, kv)

@@ -352,6 +352,7 @@ class Attention(nn.Module):
                 rows=kv.rows_of_step,
                 window=self.plan.window,
                 query=NormedQuery(**self._rotary_fields(kv)),
+                behind=kv.behind,
                 **self._split_fields(),
                 **self._cache_fields(kv, part),
             )

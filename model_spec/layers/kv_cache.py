@@ -169,7 +169,13 @@ class KvTensors:
     """
 
     def __init__(
-        self, layout: KvLayout, state: nn.Object, rows: Rows = ONE, *, are_shared: bool = False
+        self,
+        layout: KvLayout,
+        state: nn.Object,
+        rows: Rows = ONE,
+        *,
+        are_shared: bool = False,
+        behind: int = 0,
     ) -> None:
         """Take the state.
 
@@ -178,10 +184,11 @@ class KvTensors:
         rows : of a decode step: one position, or one of each of several sequences: `Joint` where
             kernels find the keys of all slots in one tensor, `OneOf` where each slot has its own
         are_shared : of those of several sequences some may be of the same one, one after another
+        behind : positions from the last key that a row of several sequences sees to its own
         """
         self.layout = layout
         self._state = state
-        self.rows_of_step, self.are_shared = rows, are_shared
+        self.rows_of_step, self.are_shared, self.behind = rows, are_shared, behind
         self.has_copies = False
         self._current: dict[tuple[int, int, int], tuple[nn.Tensor, nn.Tensor]] = {}
         self._capacities = {1: tirx.Var("capacity", "int64")}  # rows by the number of parts

@@ -127,7 +127,7 @@ def export_decoder(decoder: Gemma4ForCausalLM) -> Exported:
     config, options = decoder.config, decoder.options
     joins = options.joins_sequences and decoder.layout.joins
     has_drafter = config.drafter is not None
-    joins_rows = joins and not options.slots_apart
+    joins_rows = joins and options.joins_rows
     spec = _decoder_spec(config, joins=joins, joins_rows=joins_rows)
     module, parameters = decoder.export_tvm(spec)
     sampler = SamplerModule(config.vocab_size, SamplerOptions(options.softmax_blocks))

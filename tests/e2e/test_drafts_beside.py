@@ -10,7 +10,7 @@ import pytest
 
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.engine.generation import Generation, Generator
-from gemma4_compile.runtime.engine.joint_rounds import RIDERS
+from gemma4_compile.runtime.engine.joint_rounds import RIDERS, JointRounds
 from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
 from gemma4_compile.runtime.engine.slots import Slots
@@ -120,6 +120,21 @@ def test_replies_with_guesses_beside_others_are_those_of_one_alone(
         drafter.put([token_id, *(7 if wrong.random() < 0.33 else token for token in following)])
 
     monkeypatch.setattr(Drafter, "guess", guess)
+    guess_together = JointRounds._guess
+
+    def guess_of_all(
+        self: JointRounds, rounds: list[Rounds], tokens: list[int], drafts: int
+    ) -> list[list[int]]:
+        """As many as the drafter makes, of the texts."""
+        places = [one.sequence.length for one in rounds]
+        found = guess_together(self, rounds, tokens, drafts)
+        for own, token_id, at in zip(found, tokens, places, strict=True):
+            text = next(text for text in texts if text[at] == token_id)
+            following = text[at + 1 : at + 1 + len(own)]
+            own[:] = [7 if wrong.random() < 0.33 else token for token in following]
+        return found
+
+    monkeypatch.setattr(JointRounds, "_guess", guess_of_all)
     engine = Engine.open(package, sequences=count, drafts=DRAFTS)
     kept = kept_prefixes(engine, 1 << 30)
     assert kept is not None

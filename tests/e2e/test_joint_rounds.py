@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,16 +40,33 @@ def rounds_of(engine: Engine, sequences: list[Sequence]) -> list[Rounds]:
     return [engine.rounds, *map(engine.rounds.beside, sequences[1:])]
 
 
-def test_rounds_that_share_a_forward_are_those_of_each_alone(package: Path) -> None:
+def guessed_together(engine: Engine, patch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Where each call for guesses of several sequences is noted: of how many, and how many each."""
+    joint, noted = engine.joint_rounds, list[tuple[int, int]]()
+    assert joint is not None
+    assert joint.guesses is not None
+    plain = joint.guesses.guess
+
+    def guess(tokens: list[int], states: list[Any], count: int) -> list[list[int]]:
+        noted.append((len(tokens), count))
+        return plain(tokens, states, count)
+
+    patch.setattr(joint.guesses, "guess", guess)
+    return noted
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_rounds_that_share_a_forward_are_those_of_each_alone(
+    count: int, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Logits, byte for byte, as of one token after another; guesses as of a round alone."""
-    prompts = [ids_of(5, 1), ids_of(CONTEXT // 2, 2), ids_of(CONTEXT - 9, 3)]
-    count = len(prompts)
+    prompts = [ids_of(5, 1), ids_of(CONTEXT // 2, 2), ids_of(CONTEXT - 9, 3)][-count:]
     engine, plain, apart = (Engine.open(package, sequences=count) for _ in range(3))
     sequences, by_token, by_round = (begun(one, prompts) for one in (engine, plain, apart))
     rounds, rounds_alone = rounds_of(engine, sequences), rounds_of(apart, by_round)
     joint, order = engine.joint_rounds, np.random.default_rng(4)
     assert joint is not None
-    drafts = joint.most_guesses(count)
+    noted, drafts = guessed_together(engine, monkeypatch), joint.most_guesses(count)
     for step in range(4):
         places = [int(place) for place in order.permutation(count)]
         tokens = [110 + 10 * place + step for place in places]
@@ -67,6 +85,37 @@ def test_rounds_that_share_a_forward_are_those_of_each_alone(package: Path) -> N
             rounds_alone[place].accept(accepted)
             assert by_token[place].pop(len(guesses) - accepted)
             assert sequences[place].length == by_token[place].length
+    assert noted == [(count, drafts)] * 3
+
+
+def test_guesses_are_those_of_one_sequence_after_the_other(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libraries of before make them; where a sequence has no room for all, or no state yet."""
+    prompts = [ids_of(5, 1), ids_of(CONTEXT - 4, 2)]
+    engine = Engine.open(package, sequences=3)
+    noted = guessed_together(engine, monkeypatch)
+    monkeypatch.setattr(NativeLibrary, "has", lambda self, name: name != abi.DRAFT_ROWS)
+    before = Engine.open(package, sequences=3)
+    assert before.joint_rounds is not None
+    assert before.joint_rounds.guesses is None, "a library of an earlier version"
+    assert before.joint_rounds.most_guesses(2) == 3
+    found: list[list[list[int]]] = []
+    for one in (engine, before):
+        joint, own = one.joint_rounds, list[list[int]]()
+        assert joint is not None
+        sequences = begun(one, [*prompts, ids_of(20, 3)])
+        *rounds, late = rounds_of(one, sequences)
+        for step in range(4):
+            chosen = [*rounds[:1], late] if step == 3 else rounds
+            joint.begin(chosen, [120 + step] * 2, 3)
+            for each in chosen:
+                own.append(each.advance(120 + step, 3)[0])
+                each.accept(0)
+        found.append(own)
+    assert found[0] == found[1]
+    assert [len(guesses) for guesses in found[0]] == [0, 0, 3, 2, 3, 1, 3, 0]
+    assert noted == [(2, 3), (2, 3)], "one that guesses alone does as it does without others"
 
 
 def test_rounds_that_cannot_share_a_forward_are_refused_and_add_nothing(

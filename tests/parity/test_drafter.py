@@ -16,6 +16,7 @@ from gemma4_compile.model_spec.text.reference import forward
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.library.round_steps import PlainRounds
+from gemma4_compile.types import Array
 from tests import drafters, hf, hf_drafter, models
 from tests.drafted import Drafted, drafted_package
 from tests.hf import Float32Array
@@ -192,3 +193,52 @@ def test_drafts_after_accepted_drafts_begin_with_the_last_of_them(
             assert result[0][0] == want.argmax()
         held += [token_id, *(int(result[0][0]) for result in found[:accepted])]
         assert recorded.engine.length == len(held)
+
+
+@pytest.mark.parametrize(
+    ("kind", "heads"),
+    slow_unless(
+        lambda *case: case == ("e2b", TIED),
+        [(kind, heads) for kind, heads, key_bytes in CASES if key_bytes is None],
+    ),
+)
+def test_drafts_of_several_sequences_are_those_of_transformers(
+    kind: str, heads: tuple[bool, bool], drafted: DraftedOf
+) -> None:
+    """One call drafts for both: of one shorter than a window, and of one whose rings wrap."""
+    made = drafted(kind, heads)
+    truth = Truth(made.target, made.drafter)
+    engine = Engine(Package.open(made.package), drafts=DRAFTS, sequences=2)
+    joint, results = engine.joint_rounds, list[list[Array]]()
+    assert engine.rounds is not None
+    assert joint is not None
+    assert joint.guesses is not None
+    embed, plain = joint.guesses.calls
+
+    def draft(*args: Any) -> Any:
+        result = plain(*args)
+        results.append([engine.device.read(one) for one in result])
+        return result
+
+    joint.guesses.calls = embed, draft
+    held = [models.prompt(length, seed=length).tolist() for length in (6, 70)]
+    rounds = [engine.rounds, engine.rounds.beside(engine.sequences.add())]
+    for one, prompt in zip(rounds, held, strict=True):
+        engine.prefill(prompt, one.sequence)
+    for step in range(5):
+        results.clear()
+        tokens = [70 + step, 90 + step]
+        joint.begin(rounds, tokens, DRAFTS)
+        assert len(results) == (DRAFTS if step else 0), "no state is known after a prefill"
+        for row, (one, token_id) in enumerate(zip(rounds, tokens, strict=True)):
+            one.advance(token_id, DRAFTS)
+            one.accept(0)
+            expected = truth.drafts(held[row], token_id, len(results))
+            for (token, state, logits, *candidates), (want, hidden) in zip(
+                results, expected, strict=True
+            ):
+                ids = candidates[0][row] if candidates else np.arange(want.size)
+                np.testing.assert_allclose(logits[row], want[ids], atol=LOGITS_F32)
+                np.testing.assert_allclose(state[row], hidden, atol=LOGITS_F32)
+                assert token[row] == want.argmax()
+            held[row].append(token_id)

@@ -24,7 +24,7 @@ from gemma4_compile.runtime.engine.expert_placement import (
     watched,
 )
 from gemma4_compile.runtime.engine.joint import Joint, Riders
-from gemma4_compile.runtime.engine.joint_rounds import JointRounds, steps_of_rows
+from gemma4_compile.runtime.engine.joint_rounds import JointRounds, guesses_of_rows, steps_of_rows
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Rounds
@@ -205,7 +205,8 @@ class Engine:
             own = tvm_ffi.Array(package.load_drafter(metadata, place, progress))
             drafters = Drafters(*shared, own, graphs=graphs)
             self.rounds = Rounds(model, self.runner, self.sequence, drafters, drafts)
-            self.joint_rounds = JointRounds(model, self.runner, self.context_length, rows)
+            joint = rows, None if rows is None else guesses_of_rows(model, own, graphs=graphs)
+            self.joint_rounds = JointRounds(model, self.runner, self.context_length, *joint)
 
     @property
     def placement(self) -> Placement:

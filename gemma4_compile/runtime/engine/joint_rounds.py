@@ -10,7 +10,9 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Checked, Rounds
 from gemma4_compile.runtime.engine.sequence import Sequence
+from gemma4_compile.runtime.library.joint_guesses import JointGuesses
 from gemma4_compile.runtime.library.joint_steps import MOST_ROWS, JointSteps
+from gemma4_compile.runtime.library.steps import Parameters
 
 SWITCH = "GEMMA4_JOINT_ROUNDS"
 RIDERS = "GEMMA4_RIDERS"
@@ -40,14 +42,29 @@ def steps_of_rows(model: LoadedModel, *, graphs: bool) -> JointSteps | None:
     return JointSteps(*shared, graphs=graphs, function=abi.VERIFY_ROWS)
 
 
+def guesses_of_rows(
+    model: LoadedModel, own_params: Parameters, *, graphs: bool
+) -> JointGuesses | None:
+    """The calls for guesses of several sequences; None where the library has none of this kind.
+
+    `own_params` : weights of the drafter
+    """
+    if not model.library.has(abi.DRAFT_ROWS):
+        return None
+    shared = model.library, model.device, model.kv.handle, model.params
+    return JointGuesses(*shared, own_params, graphs=graphs)
+
+
 class JointRounds:
     """Begins rounds of several sequences, whose tokens and guesses one forward checks.
 
-    Guesses are made for one sequence after the other, by the drafter, which is small.
+    Guesses of all are made in one forward each, or in libraries of before for one sequence after
+    the other.
 
     Attributes
     ----------
     steps : the calls; None as of `steps_of_rows`
+    guesses : those of guesses; None as of `guesses_of_rows`
     """
 
     def __init__(
@@ -56,9 +73,10 @@ class JointRounds:
         runner: ModelRunner,
         context_length: int,
         steps: JointSteps | None,
+        guesses: JointGuesses | None,
     ) -> None:
         """Take the model, and its calls."""
-        self._runner, self.steps = runner, steps
+        self._runner, self.steps, self.guesses = runner, steps, guesses
         self._rows = min(MOST_ROWS, model.prefill_chunk, context_length)
 
     def most_guesses(self, sequences: int) -> int:
@@ -95,8 +113,8 @@ class JointRounds:
             )
         for one, token_id in zip(rounds, token_ids, strict=True):
             one.check(token_id)
-        pairs = zip(rounds, token_ids, strict=True)
-        tokens = [[token_id, *one.guess(token_id, drafts)] for one, token_id in pairs]
+        guesses = self._guess(rounds, token_ids, drafts)
+        tokens = [[token, *own] for token, own in zip(token_ids, guesses, strict=True)]
         ids = [token_id for own in tokens for token_id in own]
         if self._runner.window is not None:
             self._runner.window.put(ids)
@@ -109,3 +127,22 @@ class JointRounds:
             version = one.sequence.version
             one.note_checked(Checked(own[0], own[1:], logits, states, first, version))
             first += len(own)
+
+    def _guess(
+        self, rounds: Listed[Rounds], token_ids: Listed[int], drafts: int
+    ) -> list[list[int]]:
+        """Guesses of what follows each token; all of a sequence are made at the token's position.
+
+        So one that has room for fewer takes as many as the others, and those behind are left out.
+        """
+        pairs = list(zip(rounds, token_ids, strict=True))
+        counts = [one.count(drafts) for one in rounds]
+        guessing = [pair for pair, count in zip(pairs, counts, strict=True) if count]
+        if self.guesses is None or len(guessing) < 2:
+            return [one.guess(token_id, drafts) for one, token_id in pairs]
+        sequences = [one.sequence for one, _ in guessing]
+        states = [one.drafter.state for one, _ in guessing]
+        Sequence.begin_rounds(sequences, [1] * len(sequences))
+        found = iter(self.guesses.guess([token for _, token in guessing], states, max(counts)))
+        Sequence.end_guesses(sequences)
+        return [next(found)[:count] if count else [] for count in counts]

@@ -137,13 +137,13 @@ class Rounds:
 
     def guess(self, token_id: int, drafts: int) -> list[int]:
         """Guesses of what follows a token, which is not added; as many as `advance` would make."""
-        count = self._count(drafts)
+        count = self.count(drafts)
         if not count:
             return []
         position = self._sequence.length
         self._sequence.begin(1)
         self.drafter.guess(token_id, position, count)
-        self._sequence.end_guess()
+        Sequence.end_guesses([self._sequence])
         return self.drafter.read(count + 1)[0][1:]
 
     def note_checked(self, checked: Checked) -> None:
@@ -184,7 +184,7 @@ class Rounds:
         """Launch guesses and the model on them; logits (1, n, vocab_size), and n."""
         self.check(token_id)
         sequence, drafter = self._sequence, self.drafter
-        position, count = sequence.length, self._count(drafts)
+        position, count = sequence.length, self.count(drafts)
         sequence.begin(count + 1)
         if count:
             drafter.guess(token_id, position, count)
@@ -196,7 +196,7 @@ class Rounds:
         sequence.end_round(count)
         return logits, count + 1
 
-    def _count(self, drafts: int) -> int:
+    def count(self, drafts: int) -> int:
         """Guesses of the next round, where so many are wished for."""
         if drafts < 0:
             raise UsageError(f"advance: expected 0 guesses or more, found {drafts}")

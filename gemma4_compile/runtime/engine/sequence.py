@@ -161,10 +161,12 @@ class Sequence:
         self.end()
         self.tentative = guesses
 
-    def end_guess(self) -> None:
-        """As `end`, of a token that was begun for the drafter alone: it is not in the state."""
-        self._kv.end()
-        self._kv.pop(self._number, 1)
+    @staticmethod
+    def end_guesses(sequences: Collection[Sequence]) -> None:
+        """As `end`, of tokens that were begun for the drafter alone: they are not in the state."""
+        next(iter(sequences))._kv.end()
+        for sequence in sequences:
+            sequence._kv.pop(sequence._number, 1)
 
     def keep(self, count: int) -> None:
         """End a round: its first `count` guesses stay, and the others go.

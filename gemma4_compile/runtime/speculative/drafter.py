@@ -66,6 +66,12 @@ class Drafter:
         self._rows: tvm_ffi.Tensor | None = None  # states of the tokens that ran last
         self._hidden: tvm_ffi.Tensor | None = None  # where the state before the next token is
 
+    @property
+    def state(self) -> tvm_ffi.Tensor:
+        """The state (1, hidden_size) before the next token, which was kept."""
+        assert self._hidden is not None, "a state to begin with, that was kept"
+        return self._hidden
+
     def put(self, ids: Sequence[int]) -> None:
         """Let these be the tokens of a round: the one that was chosen last, and guesses."""
         self._memory.put(ids)
@@ -77,10 +83,10 @@ class Drafter:
         ----------
         position : of the token
         """
-        assert self._hidden is not None, "a state to begin with, that was kept"
+        hidden = self.state
         self._memory.put([token_id])
         self._memory.put_positions(position)
-        self._memory.put_guesses(self.calls.guess(count, self._hidden))
+        self._memory.put_guesses(self.calls.guess(count, hidden))
 
     def note_states(self, states: tvm_ffi.Tensor) -> None:
         """Note the states (n, hidden_size) of tokens that ran beside those of other sequences."""

@@ -12,7 +12,7 @@ from gemma4_compile.operators.rows import ONE, Joint, OneOf
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.types import Array
 from tests.marks import slow_unless, under_limits
-from tests.numerics.attention.test_attention_kernels import DECODE, PADDED_DECODE, check
+from tests.numerics.attention.test_attention_kernels import DECODE, PADDED_DECODE, check, decode
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, make_case
 from tests.web.dawn import VulkanDriver
@@ -20,9 +20,21 @@ from tests.web.dawn import VulkanDriver
 MOST = 9
 SHAPES = {
     name: replace(operator, rows=Joint(MOST))
-    for name, operator in {**DECODE, "padded keys": PADDED_DECODE[3]}.items()
+    for name, operator in {
+        **DECODE,
+        "padded keys": PADDED_DECODE[3],
+    }.items()
 }
-QUICK = ("smallest heads",)
+# Of drafts, which have no keys of their own.
+SHAPES |= {
+    name: replace(decode(*sizes, owns_kv=False), rows=Joint(MOST), behind=1)
+    for name, sizes in {
+        "drafts of E2B, sliding": (4, 1, 256, 512, 8, 64),
+        "drafts of E2B, full": (4, 1, 512, None, 16, 32),
+        "small drafts": (4, 2, 8, 40, 3, 4),
+    }.items()
+}
+QUICK = ("smallest heads", "small drafts")
 
 
 def cases_of(name: str) -> list[KernelCase]:
@@ -43,7 +55,7 @@ def alone(operator: SplitAttention, arrays: list[Array], row: int) -> list[Array
     return [
         inputs[0][row : row + 1].copy(),
         *inputs[1:],
-        np.array([position, 1, position + 1, 0], np.int32),
+        np.array([position, 1, position + 1 - operator.behind, 0], np.int32),
         rotary[row : row + 1].copy(),
         *(key[slot].copy(), value[slot].copy()),
         *(np.zeros_like(o_partial[row]), np.zeros_like(split_lse[row])),
@@ -64,7 +76,7 @@ def test_each_row_is_what_its_sequence_has_alone(name: str) -> None:
     assert len({int(slot) for slot in before[-6][:3, 1]}) == 3
     for row in range(3):
         own = alone(operator, before, row)
-        run(replace(operator, rows=ONE), *own)
+        run(replace(operator, rows=ONE, behind=0), *own)
         slot = int(before[-6][row, 1])
         found = (key[slot], value[slot], o_partial[row], split_lse[row])
         for expected, array in zip(own[-4:], found, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from gemma4_compile.operators.drafting import (
     ClusterTokens,
 )
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import target_spec
 from tests.fixed_scheme import FixedLayout
 from tests.marks import shares, under_limits
@@ -48,6 +50,16 @@ OPERATORS: tuple[Operator, ...] = (
     BestTokenPartials(262_144),
     BestTokenPartials(5003),
     BestTokenPartials(900),
+    # of several sequences
+    ClusterTokens(16, 4, 256, CHUNK),
+    ClusterTokens(37, 5, 111, CHUNK),
+    CandidateLogits(64, WeightLayout(8, "float32", 32, 32, (100,)), "float32", rows=CHUNK),
+    CandidateLogits(
+        45, WeightLayout(4, "float32", 32, 64, (64, 32)), "float32", 64, True, rows=CHUNK
+    ),
+    BestToken(256, True, CHUNK),
+    BestToken(4099, False, CHUNK),
+    BestTokenPartials(5003, CHUNK),
 )
 # The layers of released drafters: heads, KV heads, head_dim, window.
 ATTENTION = [
@@ -138,6 +150,26 @@ def test_logits_are_products_with_the_rows(accumulate: bool) -> None:
     outside = previous[0] if accumulate else np.zeros(5)
     expected = [whole[63], whole[0], outside[2], outside[3], whole[30]]
     np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "operator", [operator for operator in OPERATORS if getattr(operator, "rows", ONE) == CHUNK]
+)
+def test_each_row_is_what_it_is_alone(operator: Any) -> None:
+    """Byte for byte; what has no axis of rows, as weights, is all rows'."""
+    case = make_case(operator, 5, rows=3)
+    arrays = [array.copy() for array in case.arrays]
+    run(operator, *arrays)
+    alone = replace(operator, rows=ONE)
+    shapes = [array.shape for array in make_case(alone, 5).arrays]
+    for row in range(3):
+        own = [
+            array.copy() if array.shape == shape else array[row].reshape(shape)
+            for array, shape in zip(case.arrays, shapes, strict=True)
+        ]
+        run(alone, *own)
+        for position in case.changed:
+            np.testing.assert_array_equal(own[position].ravel(), arrays[position][row].ravel())
 
 
 @pytest.mark.dawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import tvm
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.safetensors_file import read_header
-from gemma4_compile.compile.build import build_module, decoder_options
+from gemma4_compile.compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS
@@ -68,3 +69,22 @@ def test_text_is_exported_as_without_it() -> None:
     alone = build_module(plain, recipe, target, options, plan, (TEXT,))
     tvm.ir.assert_structural_equal(module, alone, map_free_vars=True)
     assert abi.VERIFY not in {var.name_hint for var in module.get_global_vars()}
+
+
+@pytest.mark.parametrize("name", ["cuda", "cpu", "metal", "webgpu"])
+def test_drafts_of_several_sequences_read_their_keys_by_slot(name: str) -> None:
+    """As rows of the model do, in a launch a layer, of which none writes keys."""
+    config, recipe, target = drafted("e2b"), RECIPES["q4f16"], target_spec(name)
+    whole = build_module(config, recipe, target, decoder_options(recipe, target, 16))
+    functions = {var.name_hint for var in whole.get_global_vars()}
+    joins = target.joins_sequences and not target.slots_apart
+    assert (abi.DRAFT_ROWS in functions) == (abi.VERIFY_ROWS in functions) == joins
+    if not joins:
+        return
+    found = Counter(one.rstrip("0123456789_") for one in calls_of(whole, abi.DRAFT_ROWS))
+    assert config.drafter is not None
+    assert found["joint_decode_attention"] == config.drafter.num_hidden_layers
+    assert found["cluster_tokens"] == found["candidate_logits"] == found["best_token"] == 1
+    assert not [one for one in found if "qk_norm" in one or one == "decode_attention"]
+    if name == "cuda":
+        assert not [one for one in found if one.startswith(("gemm", "int8_gemm", "prefill"))]
