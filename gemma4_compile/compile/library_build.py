@@ -196,7 +196,14 @@ def _metadata(build: Compilation) -> JsonObject:
         embedding=build.embedding,
         client_texts=client_texts(build.config, build.target.device),
         work=_step_work(build),
+        rows_as_chunks=_reads_rows_as_chunks(build),
     )
+
+
+def _reads_rows_as_chunks(build: Compilation) -> bool:
+    """See ROWS_AS_CHUNKS: on CPUs, but where one token's experts are summed in another order."""
+    is_chat = build.embedding is None
+    return is_chat and not build.target.is_gpu and not build.config.num_experts
 
 
 def _step_work(build: Compilation) -> StepWork | None:

@@ -79,7 +79,8 @@ class CombineSplits(Operator):
     Arguments: o_partial (splits, heads, head_dim) out_dtype; split_lse (splits, heads, 2) f32. Of a
     few rows both have those in front of their other axes. Result: (rows, heads * head_dim)
     out_dtype, or words and scales of it; or, with the steps of the matmul that reads it as a last
-    argument, words by the first of them, which is no 0.
+    argument, words by the first of them, which is no 0. One split is the result as it is, to the
+    last bit.
     """
 
     kind: ClassVar[str] = "combine_splits"
@@ -137,24 +138,37 @@ class CombineSplits(Operator):
             o_partial, split_lse = declare_splits(build, self, self.out_dtype, lead)
             out = build.arg("out", (rows, self.heads * dim), self.out_dtype)
             with T.serial(0, rows) as i, T.serial(0, self.heads) as h, T.serial(0, dim) as d:
-                row = self.rows.lead(i)
-                highest = LocalVar("float32", f32(LOWEST))
-                with T.serial(0, self.splits) as s:
-                    highest.set(tirx.max(highest.value, split_lse[(*row, s, h, 0)]))
-                total, weights = LocalVar("float32", f32(0.0)), LocalVar("float32", f32(0.0))
-                with T.serial(0, self.splits) as s:
-                    share = tirx.exp(split_lse[(*row, s, h, 0)] - highest.value)
-                    weight = bind(share * split_lse[(*row, s, h, 1)])
-                    total.add(weight * as_f32(o_partial[(*row, s, h, d)]))
-                    weights.add(weight)
-                store(out, (total.value / weights.value).astype(self.out_dtype), i, h * dim + d)
+                value = self._combined(o_partial, split_lse, self.rows.lead(i), h, d)
+                store(out, value.astype(self.out_dtype), i, h * dim + d)
         return build.result
+
+    def _combined(
+        self, o_partial: Buffer, split_lse: Buffer, row: tuple[Index, ...], h: Expr, d: Expr
+    ) -> Expr:
+        if self.splits == 1:
+            return o_partial[(*row, 0, h, d)]
+        highest = LocalVar("float32", f32(LOWEST))
+        with T.serial(0, self.splits) as s:
+            highest.set(tirx.max(highest.value, split_lse[(*row, s, h, 0)]))
+        total, weights = LocalVar("float32", f32(0.0)), LocalVar("float32", f32(0.0))
+        with T.serial(0, self.splits) as s:
+            share = tirx.exp(split_lse[(*row, s, h, 0)] - highest.value)
+            weight = bind(share * split_lse[(*row, s, h, 1)])
+            total.add(weight * as_f32(o_partial[(*row, s, h, d)]))
+            weights.add(weight)
+        return total.value / weights.value
 
 
 def combined_splits(o_partial: te.Tensor, split_lse: te.Tensor, rows: Rows = ONE) -> te.Tensor:
     """`CombineSplits` in TE: (..., splits, heads, head_dim), (..., 2) -> (rows, width) f32."""
     splits, heads, dim = (int(size) for size in o_partial.shape[-3:])
     n: Index = 1 if isinstance(rows, One) else o_partial.shape[0]
+    if splits == 1:
+        return te.compute(
+            (n, heads * dim),
+            lambda i, j: o_partial[(*rows.lead(i), 0, j // dim, j % dim)].astype("float32"),
+            name="x",
+        )
     m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
 
     def lse(i: Expr, split: Expr, h: Expr, part: int) -> Expr:

@@ -344,9 +344,9 @@ class SplitAttention(OverCache):
         weights: LocalVar,
     ) -> None:
         o_partial, split_lse = args.splits
-        is_empty = weights.value == f32(0.0)
-        share = bind(tirx.Select(is_empty, f32(0.0), f32(1.0) / weights.value))
+        # Divided as `PrefillAttention` divides, so that one split is what a chunk's row has.
+        share = bind(tirx.Select(weights.value == f32(0.0), f32(1.0), weights.value))
         with T.serial(0, self.head_dim) as d:
-            store(o_partial, (total[d] * share).astype(self.cache_dtype), *place, d)
+            store(o_partial, (total[d] / share).astype(self.cache_dtype), *place, d)
         store(split_lse, highest.value, *place, 0)
         store(split_lse, weights.value, *place, 1)

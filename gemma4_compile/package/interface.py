@@ -20,6 +20,8 @@ EMBEDDINGS = "embeddings"
 """The task of an encoder."""
 EMBEDDING = "embedding"
 """Field of the metadata, and of the provenance, of an encoder: what `embedding_entry` makes."""
+ROWS_AS_CHUNKS = "rows_as_chunks"
+"""Where rows beside those of other sequences have the logits of a chunk's, to the last bit."""
 DRAFTER = "drafter"
 DROPS_PADDING = "drops_padding"  # of the provenance: the page may hand over fewer blocks
 DEVICE = "device"  # of the provenance, where the target is not named for it
@@ -210,10 +212,12 @@ def library_metadata(
     embedding: JsonObject | None = None,
     client_texts: int | None = None,
     work: StepWork | None = None,
+    rows_as_chunks: bool = False,
 ) -> JsonObject:
     """Result of the library's `_metadata`, which the client and our runtime call.
 
-    `embedding` : `embedding_entry` of an encoder; `client_texts` : of a call of the client's to it
+    `embedding` : `embedding_entry` of an encoder; `client_texts` : of a call of the client's to it;
+    `rows_as_chunks` : as of ROWS_AS_CHUNKS
     """
     adapters = adapter_dtypes(media)
     offered = tasks(media, embeds=embedding is not None)
@@ -236,6 +240,7 @@ def library_metadata(
         **({TABLE: table.to_json()} if table is not None else {}),
         **({} if embedding is None else {EMBEDDING: embedding}),
         **({} if work is None else {STEP_WORK: work.to_json()}),
+        **({ROWS_AS_CHUNKS: True} if rows_as_chunks else {}),
         **({} if client_texts is None else {"max_batch_size": client_texts}),
         "artifact": {
             "schema": "mlc.compiled-program",

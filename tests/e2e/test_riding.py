@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,17 +95,20 @@ def test_riders_that_do_not_fit_are_refused_and_add_nothing(
     assert Engine.open(tiny_package, sequences=2).joint.most_riders(1) == 0
 
 
-def test_nothing_rides_unless_it_is_asked_for(
+def test_rows_ride_where_that_changes_no_bit_unless_it_is_forbidden(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A prompt's logits are the same to the last bit whoever is there."""
+    """In a library of before they would change the last ones: there it has to be asked for."""
     sequences = EngineSequences(engine)
-    for asked, rows in ((None, 0), ("0", 0), ("1", 7)):
-        if asked is None:
-            monkeypatch.delenv(RIDERS, raising=False)
-        else:
-            monkeypatch.setenv(RIDERS, asked)
-        assert sequences.most_riding(1) == rows
+    before = replace(engine.model, rows_as_chunks=False)
+    for model, unasked in ((engine.model, 7), (before, 0)):
+        monkeypatch.setattr(engine, "model", model)
+        for asked, rows in ((None, unasked), ("0", 0), ("1", 7)):
+            if asked is None:
+                monkeypatch.delenv(RIDERS, raising=False)
+            else:
+                monkeypatch.setenv(RIDERS, asked)
+            assert sequences.most_riding(1) == rows
 
 
 def test_replies_whose_prompts_ride_are_those_of_one_alone(

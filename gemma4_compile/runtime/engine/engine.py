@@ -13,6 +13,7 @@ import tvm_ffi
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.options.chat import ON_GPU, ON_HOST
+from gemma4_compile.package.interface import ROWS_AS_CHUNKS
 from gemma4_compile.runtime.device.cuda_runtime import CudaError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
@@ -184,6 +185,7 @@ class Engine:
             vocab_size=package.chat_config.vocab_size,
             prefill_chunk=self.prefill_chunk,
             window=window,
+            rows_as_chunks=described.get(ROWS_AS_CHUNKS) is True,
         )
         self.vocab_size = model.vocab_size
         self.kv = model.kv

@@ -23,12 +23,14 @@ def shares_rounds() -> bool:
     return os.environ.get(SWITCH, "1") != "0"
 
 
-def lets_ride() -> bool:
-    """Return whether a prompt's last rows may share replies' steps: if the environment asks for it.
+def lets_ride(model: LoadedModel) -> bool:
+    """Return whether a prompt's last rows may share replies' steps.
 
-    They are summed in another order than a chunk's, so that logits would depend on who is there.
+    Where they are summed as a chunk's, so that logits do not depend on who is there; elsewhere if
+    the environment asks for it. It may forbid it, too.
     """
-    return os.environ.get(RIDERS, "0") == "1"
+    asked = os.environ.get(RIDERS)
+    return model.rows_as_chunks if asked is None else asked == "1"
 
 
 def steps_of_rows(model: LoadedModel, *, graphs: bool) -> JointSteps | None:

@@ -39,6 +39,7 @@ class LoadedModel:
     media : what the model takes besides text
     prefill_chunk : most tokens that one forward takes
     window : rows of the table of per-layer embeddings, where that is not on the device
+    rows_as_chunks : whether a forward of rows has the logits of a chunk's, to the last bit
     """
 
     library: NativeLibrary
@@ -49,6 +50,7 @@ class LoadedModel:
     vocab_size: int
     prefill_chunk: int
     window: RowWindow | None = None
+    rows_as_chunks: bool = False
 
 
 class ModelRunner:

@@ -183,8 +183,9 @@ class EngineSequences:
         return self._engine.step(sequences, riders)
 
     def most_riding(self, count: int) -> int:
-        """As `SeveralEngines.most_riding`; 0 unless the environment asks for riders."""
-        return self._engine.joint.most_riders(count) if lets_ride() else 0
+        """As `SeveralEngines.most_riding`; 0 as of `lets_ride`."""
+        engine = self._engine
+        return engine.joint.most_riders(count) if lets_ride(engine.model) else 0
 
     def most_guesses(self, count: int) -> int:
         """As `SeveralEngines.most_guesses`."""
