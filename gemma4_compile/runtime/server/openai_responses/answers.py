@@ -10,7 +10,7 @@ from gemma4_compile.runtime.engine.generation import Generation
 from gemma4_compile.runtime.reply.declared_values import as_declared
 from gemma4_compile.runtime.reply.reply import Event, MarkIds, ReasoningDelta
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
-from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.server.openai_responses.reasoning import ReasoningForm
 from gemma4_compile.runtime.server.openai_responses.tools import ToolForm, custom_text
@@ -97,9 +97,21 @@ class ResponseAnswer:
         response = self._finish(generation)
         yield self._event(f"response.{response['status']}", response=response)
 
+    def refuse(self, error: ApiError) -> Iterator[str]:
+        """It will not begin, as of a prompt that is too long.
+
+        As OpenAI's servers tell it: Codex sums up what was said at the code of the last event, and
+        OpenAI's own clients raise at the one before.
+        """
+        yield from self.begin()
+        yield self._event("error", **error.body())
+        yield from self.fail(error)
+
     def fail(self, error: ApiError) -> Iterator[str]:
         """It will not be whole."""
         code = "server_error" if error.status >= 500 else "invalid_prompt"
+        if error.code == TOO_LONG:
+            code = TOO_LONG
         failed = {"error": {"code": code, "message": error.told}}
         yield self._event("response.failed", response=self._response("failed") | failed)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.reply.reply import MarkIds
+from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.openai_responses.answers import ResponseAnswer
@@ -32,6 +35,15 @@ def response_routes(exchange: Exchange, store: ResponseStore) -> list[BaseRoute]
     ]
 
 
+def _keep_nothing(response: JsonObject) -> None:
+    """A response that did not begin is not stored."""
+
+
+async def _each(events: Sequence[str]) -> AsyncIterator[str]:
+    for event in events:
+        yield event
+
+
 class _Responses:
     def __init__(self, exchange: Exchange, store: ResponseStore) -> None:
         self._exchange = exchange
@@ -39,9 +51,15 @@ class _Responses:
 
     async def create(self, request: HttpRequest) -> Response:
         parsed, ignored = await self._read(request)
-        asked = await self._exchange.chat(request, parsed.chat, ignored)
-        (reply,) = asked.replies
         model, tenant = self._exchange.service.model, tenant_of(request)
+        try:
+            asked = await self._exchange.chat(request, parsed.chat, ignored)
+        except ApiError as error:
+            if error.code != TOO_LONG or not parsed.chat.stream:
+                raise
+            refused = ResponseAnswer(model.name, parsed.echoed, _keep_nothing)
+            return ReplyStream(_each(list(refused.refuse(error))), ())
+        (reply,) = asked.replies
 
         def keep(response: JsonObject) -> None:
             if parsed.stored:

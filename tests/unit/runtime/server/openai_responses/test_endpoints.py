@@ -191,3 +191,32 @@ def test_a_strict_server_refuses_what_is_unknown() -> None:
         for fields, status in (({}, 200), ({"mood": "glad"}, 400)):
             body = {"input": QUESTION, **fields}
             assert live.request("POST", "/v1/responses", body)[0] == status
+
+
+def test_a_stream_of_a_prompt_that_does_not_fit_fails_as_openais_does(
+    client: openai.OpenAI, live: Live
+) -> None:
+    """Codex looks for the code of `response.failed`, and says of HTTP 400 that it is invalid."""
+    long = "x y " * 600
+    with pytest.raises(openai.BadRequestError, match="the context holds 512") as refused:
+        client.responses.create(model="scripted", input=long)
+    assert refused.value.code == "context_length_exceeded"
+    with pytest.raises(openai.APIError, match="the context holds 512") as raised:
+        list(client.responses.create(model="scripted", input=long, stream=True))
+    assert raised.value.code == "context_length_exceeded"
+    asked = {"model": "scripted", "input": long, "stream": True}
+    status, _, body = live.request("POST", "/v1/responses", asked)
+    events = [
+        json.loads(line.removeprefix("data: "))
+        for line in body.decode().splitlines()
+        if line.startswith("data: ")
+    ]
+    assert status == 200
+    kinds = ["response.created", "response.in_progress", "error", "response.failed"]
+    assert [(one["type"], one["sequence_number"]) for one in events] == list(
+        zip(kinds, range(4), strict=True)
+    )
+    failed = events[-1]["response"]
+    assert (failed["status"], failed["output"]) == ("failed", [])
+    assert failed["error"]["code"] == events[2]["error"]["code"] == "context_length_exceeded"
+    assert failed["error"]["message"] == events[2]["error"]["message"]
