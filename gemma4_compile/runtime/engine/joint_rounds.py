@@ -26,11 +26,13 @@ def shares_rounds() -> bool:
 def lets_ride(model: LoadedModel) -> bool:
     """Return whether a prompt's last rows may share replies' steps.
 
-    Where they are summed as a chunk's, so that logits do not depend on who is there; elsewhere if
-    the environment asks for it. It may forbid it, too.
+    On a CPU where they are summed as a chunk's, so that logits do not depend on who is there, or if
+    the environment asks for it; on a GPU unless it forbids it.
     """
     asked = os.environ.get(RIDERS)
-    return model.rows_as_chunks if asked is None else asked == "1"
+    if asked is not None:
+        return asked == "1"
+    return model.rows_as_chunks or not model.device.is_cpu
 
 
 def steps_of_rows(model: LoadedModel, *, graphs: bool) -> JointSteps | None:
