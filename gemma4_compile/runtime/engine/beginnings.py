@@ -8,6 +8,8 @@ from typing import Protocol
 
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 
+_FIRST_PART, _LONGEST_PART = 64, 4096
+
 
 @dataclass(frozen=True)
 class Restored:
@@ -89,8 +91,12 @@ class Beginnings(Protocol):
 
 def beginning(one: Sequence[int], other: Sequence[int]) -> int:
     """How many values two sequences of one type begin with alike."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:  # whole parts at a time: of long prompts it is asked for every slot
+    most, low, part = min(len(one), len(other)), 0, _FIRST_PART
+    while low < most and one[low : low + part] == other[low : low + part]:
+        low, part = low + part, min(2 * part, _LONGEST_PART)
+    # Whole parts at a time: of long prompts it is asked for every slot, most of which share little.
+    low, high = min(low, most), min(low + part, most)
+    while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:
             low = middle

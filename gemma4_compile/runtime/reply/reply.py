@@ -58,9 +58,10 @@ class MarkIds:
 
     def reasoning_is_open(self, ids: list[int]) -> bool:
         """Return whether a prompt ends inside reasoning, which the reply then goes on with."""
-        channel = (self.open_channel, self.close_channel)
-        last = next((i for i in reversed(ids) if i in channel), None)
-        return last is not None and last == self.open_channel
+        if self.open_channel is None or self.open_channel not in ids:
+            return False
+        backwards = ids[::-1]
+        return self.close_channel not in backwards[: backwards.index(self.open_channel)]
 
 
 class ReplyParser:

@@ -106,6 +106,7 @@ def test_reasoning_that_the_prompt_opened_goes_on_without_a_head() -> None:
     marks = MarkIds.of(TOKENIZER)
     assert marks.reasoning_is_open(prompt)
     assert not marks.reasoning_is_open(encode("<|channel>thought\n<channel|>", TOKENIZER))
+    assert marks.reasoning_is_open(encode("<|channel>a<channel|>b<|channel>c", TOKENIZER))
     assert not marks.reasoning_is_open([])
     reply = encode("thought\nhm\n<channel|>yes", TOKENIZER)
     expected = [ReasoningDelta("thought\nhm"), TextDelta("yes")]
