@@ -190,6 +190,7 @@ class SequencePrefixes:
     def __init__(self, kept: KeptPrefixes, engine: HasSequence) -> None:
         """Take what has the sequence."""
         self._kept, self._engine, self._places = kept, engine, Places()
+        self._coming: object = None  # what the device may still read
 
     def restore(self, prompt: Prompt, shared: int, placed: int) -> Restored | None:
         """As `Beginnings.restore`."""
@@ -197,8 +198,17 @@ class SequencePrefixes:
         found = kept.memory.find(prompt.keys(), kept.cut(prompt))
         if found is None or found.count - shared < kept.least_restored:
             return None
+        self._end_copies()
+        waits = not kept.device.kind.reads_host
+        self._coming = None if waits else found
         copied, placed = restore(
-            sequence, found.state, found.count, kept.device, before=found.before, placed=placed
+            sequence,
+            found.state,
+            found.count,
+            kept.device,
+            before=found.before,
+            placed=placed,
+            waits=waits,
         )
         kept.hits += 1
         kept.restored_tokens += found.count - shared
@@ -206,6 +216,12 @@ class SequencePrefixes:
         kept.placed_tokens += max(0, min(placed, found.count) - shared)
         _log.info("%d tokens of a prompt of %d were kept", found.count, len(prompt))
         return Restored(found.count, found.state.owner)
+
+    def _end_copies(self) -> None:
+        """Wait for copies that may not have been waited for, as where a prompt was interrupted."""
+        if self._coming is not None:
+            self._kept.device.wait()
+            self._coming = None
 
     def places(self, prompt: Prompt, begin: int, turn_ends: Collection[int]) -> Keys[int]:
         """As `Beginnings.places`."""
@@ -224,6 +240,8 @@ class SequencePrefixes:
 
     def keep(self, keys: Keys[int], rest: int, owner: Hashable) -> None:
         """As `Beginnings.keep`."""
+        if rest == 0:
+            self._coming = None  # the reader has a token of what came after them
         parting = self._places.parting
         if rest == 0 and self._engine.sequence.shortest <= parting < len(keys):
             self._keep_due(keys[:parting], 0, owner)

@@ -188,6 +188,7 @@ def restore(
     *,
     before: SavedRows | None = None,
     placed: int = 0,
+    waits: bool = True,
 ) -> tuple[int, int]:
     """Have a sequence hold the first `count` tokens of a prefix, and nothing else.
 
@@ -198,6 +199,8 @@ def restore(
     ----------
     before : a shorter prefix, with the rows of rings that `saved` has not: see `Way`
     placed : its first tokens of which full layers have the rows already, from what it held
+    waits : until all have come. Else they come before whatever the device is given next, and the
+        prefixes have to be kept as long.
     """
     entries, _ = sequence.row_entries()
     lowest = saved.shortest if before is None else min(saved.shortest, before.shortest)
@@ -213,7 +216,8 @@ def restore(
     pieces += _rings(entries, saved, before, floor, end)
     for rows in pieces:
         sequence.write_rows(rows.entry, rows.first, rows.array)
-    device.wait()
+    if waits:
+        device.wait()
     sequence.resume(end, floor)
     if count < end:
         taken = sequence.pop(end - count)
