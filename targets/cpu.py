@@ -99,7 +99,7 @@ def _linux(architecture: str) -> Platform:
     return Platform(
         name=f"linux-{architecture}",
         triple=f"{architecture}-linux-gnu.{OLDEST_GLIBC}",
-        units=UNITS,
+        units=(*UNITS, "warpgroups.cc"),
         compile_flags=COMPILE_FLAGS,
         library_flags=SHARED,
         linker=("ld.lld",),

@@ -24,10 +24,10 @@ from gemma4_compile.targets.tuning import read_tuning
 OLDEST_GPU = f"sm_{nvidia.OLDEST_GPU[0]}{nvidia.OLDEST_GPU[1]}"
 """Kernels need nothing that newer ones added."""
 
-AMPERE = "sm_80"
-IMAGES = (OLDEST_GPU, AMPERE)
+AMPERE, HOPPER = "sm_80", "sm_90a"
+IMAGES = (OLDEST_GPU, AMPERE, HOPPER)
 """Oldest GPUs of the images of a library: what newer ones do in fewer instructions is in the texts
-under a condition (docs/adr/0040)."""
+under a condition (docs/adr/0040). Hopper's is for no other GPU."""
 
 DEFAULT = TargetSpec(
     name="cuda",
@@ -43,6 +43,9 @@ DEFAULT = TargetSpec(
     max_grid_x=2**31 - 1,
     simd_width=32,
     tensor_cores=True,
+    warpgroups=True,
+    has_older_images=True,
+    asked_shared_memory_bytes=128 * 1024,  # of 227 KiB that GPUs with warpgroups have
     architecture=OLDEST_GPU,
     processor=cpu.DEFAULT.processor,
     tuning=read_tuning("cuda"),
@@ -81,10 +84,7 @@ def link(
         if progress is not None:
             progress(f"compiling the kernels for {spec.architecture} and newer")
         return fat_binary.fat_binary(
-            {
-                int(oldest.removeprefix("sm_")): ptx.compile_ptx(source, oldest, compiler)
-                for oldest in IMAGES
-            }
+            {oldest: ptx.compile_ptx(source, oldest, compiler) for oldest in IMAGES}
         )
 
     def pack(module: tvm_ffi.Module, folder: Path) -> Path:

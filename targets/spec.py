@@ -47,6 +47,9 @@ class TargetSpec:
     simd_width : neighbouring threads that exchange values without shared memory, or 0 where their
         number is not known
     tensor_cores : whether warps multiply matrices of float16, and of signed bytes
+    warpgroups : whether warpgroups multiply matrices of float16
+    has_older_images : the library is for GPUs that lack them, too: the host asks before a launch
+    asked_shared_memory_bytes : of a thread block whose launch asks for it, beside the above
     simdgroup_matrices : whether simdgroups multiply matrices of float16 by Metal's functions
     tensor_operations : whether those of a threadgroup multiply its tiles by Metal 4's
     architecture : oldest generation of the device that kernels are compiled for, or "" where the
@@ -89,6 +92,9 @@ class TargetSpec:
     features: tuple[str, ...] = ()
     simd_width: int = 0
     tensor_cores: bool = False
+    warpgroups: bool = False
+    has_older_images: bool = False
+    asked_shared_memory_bytes: int = 0
     simdgroup_matrices: bool = False
     tensor_operations: bool = False
     architecture: str = ""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gemma4_compile.targets.byte_tile_tuning import ByteTileTuning, ShortChunkTuning
 from gemma4_compile.targets.simdgroup_tuning import SimdgroupTuning
+from gemma4_compile.targets.warpgroup_tuning import WarpgroupTuning
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -349,6 +350,7 @@ class Tuning:
     patch_attention: PatchAttentionTuning = field(default_factory=PatchAttentionTuning)
     tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)
     byte_tiles: ByteTileTuning = field(default_factory=ByteTileTuning)
+    warpgroups: WarpgroupTuning = field(default_factory=WarpgroupTuning)
     subgroup_matrices: SubgroupMatrixTuning = field(default_factory=SubgroupMatrixTuning)
     simdgroups: SimdgroupTuning = field(default_factory=SimdgroupTuning)
     few_row_tensor_cores: FewRowTensorCoreTuning = field(default_factory=FewRowTensorCoreTuning)

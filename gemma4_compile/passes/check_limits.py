@@ -15,6 +15,8 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.examples import rows_of_table
 from gemma4_compile.targets.spec import TargetSpec
 
+SHARED, ASKED = "shared", "shared.dyn"  # scopes
+
 
 @dataclass(frozen=True)
 class KernelUse:
@@ -24,6 +26,7 @@ class KernelUse:
     ----------
     threads : threads per block, 1 if it launches none
     shared_bytes : shared memory per block
+    asked_bytes : shared memory per block that the launch asks for
     buffers : bound buffers
     largest_binding_bytes : largest buffer of static shape, or of a table that is there as a whole
     grid : blocks along x, y and z; 1 where their number is not known
@@ -32,6 +35,7 @@ class KernelUse:
     name: str
     threads: int
     shared_bytes: int
+    asked_bytes: int
     buffers: int
     largest_binding_bytes: int
     grid: tuple[int, ...]
@@ -68,6 +72,7 @@ def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
         name=name,
         threads=max(launch.threads for launch in launches),
         shared_bytes=max(launch.shared_bytes for launch in launches),
+        asked_bytes=max(launch.asked_bytes for launch in launches),
         buffers=len(buffers),
         largest_binding_bytes=max((_static_bytes(buffer) for buffer in buffers), default=0),
         grid=tuple(max(extents) for extents in grids),
@@ -78,20 +83,21 @@ def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
 class _LaunchUse:
     threads: int
     shared_bytes: int
+    asked_bytes: int
     grid: tuple[int, ...]
 
 
 def _launch_use(body: tirx.Stmt) -> _LaunchUse:
     threads: dict[str, int] = {}
-    shared: list[int] = []
+    shared: dict[str, int] = {SHARED: 0, ASKED: 0}
 
     def extent(tag: str, value: tvm.ir.Expr | int) -> None:
         if isinstance(value, int | tirx.IntImm):
             threads[tag] = max(threads.get(tag, 1), int(value))
 
     def allocated(buffer: tirx.Buffer) -> None:
-        if str(buffer.scope()).startswith("shared"):
-            shared.append(_static_bytes(buffer))  # names may repeat
+        if (scope := str(buffer.scope())) in shared:
+            shared[scope] += _static_bytes(buffer)  # names may repeat
 
     def visit_attr(node: tirx.AttrStmt) -> None:
         if node.attr_key == "thread_extent":
@@ -120,7 +126,8 @@ def _launch_use(body: tirx.Stmt) -> _LaunchUse:
     )
     return _LaunchUse(
         threads=prod(size for tag, size in threads.items() if tag.startswith("threadIdx")),
-        shared_bytes=sum(shared),
+        shared_bytes=shared[SHARED],
+        asked_bytes=shared[ASKED],
         grid=tuple(threads.get(f"blockIdx.{axis}", 1) for axis in "xyz"),
     )
 
@@ -146,6 +153,7 @@ def _check(use: KernelUse, spec: TargetSpec) -> None:
     limits = (
         ("threads per block", use.threads, spec.max_threads_per_block),
         ("bytes of shared memory", use.shared_bytes, spec.max_shared_memory_bytes),
+        ("bytes of shared memory at a launch", use.asked_bytes, spec.asked_shared_memory_bytes),
         ("storage buffers", use.buffers, spec.max_storage_buffers),
         ("bytes in one binding", use.largest_binding_bytes, spec.max_binding_bytes),
         ("blocks along x", use.grid[0], spec.max_grid_x or spec.max_grid_dim),

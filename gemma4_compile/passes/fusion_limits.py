@@ -22,6 +22,7 @@ from gemma4_compile.targets.kernels.tiles.few_row_shape import reads_tiles
 from gemma4_compile.targets.kernels.tiles.subgroup_chunk_products import takes_halves
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_matrices
 from gemma4_compile.targets.kernels.tiles.tensor_operations import takes_layout
+from gemma4_compile.targets.kernels.tiles.warpgroup_tiles import takes_warpgroups
 from gemma4_compile.targets.spec import INT8, UNLIMITED, WORDS, TargetSpec
 from gemma4_compile.targets.tuning import FusionTuning
 
@@ -43,6 +44,7 @@ class FusionLimits:
         matrix; None where none has
     takes_halves : whether a chunk's matmul on packed rows has a kernel that multiplies float16, by
         its matrix; None where none has
+    experts_in_halves : and of experts
     takes_by_halves : whether a chunk's matmul on floats has a kernel that multiplies by float16, by
         its matrix; None where none has
     fits_one_launch : whether two matmuls of one position may be one launch; None where a launch
@@ -57,6 +59,7 @@ class FusionLimits:
     few_rows: AttentionOptions | None = None
     reads_tiles: Callable[[WeightLayout], bool] | None = None
     takes_halves: Callable[[WeightLayout], bool] | None = None
+    experts_in_halves: bool = True
     takes_by_halves: Callable[[WeightLayout], bool] | None = None
     fits_one_launch: Callable[[Linear, Linear], bool] | None = None
     folds_steps: bool = True
@@ -80,6 +83,8 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
     width, splits = fused_width(target), few_row_options(target)
     tiles = partial(reads_tiles, spec=target) if target.tensor_cores else None
     halves = partial(takes_halves, spec=target) if computes_halves(target) else None
+    if target.warpgroups:
+        halves = partial(takes_warpgroups, spec=target)
     return FusionLimits(
         target.max_storage_buffers,
         width,
@@ -88,6 +93,7 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
         splits,
         tiles,
         halves,
+        not target.warpgroups,
         takes_layout if target.tensor_operations else None,
         fits_one_launch=partial(fits_one_launch, spec=target),
     )

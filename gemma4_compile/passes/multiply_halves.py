@@ -51,6 +51,8 @@ def multiply_halves(graph: OperatorGraph, limits: FusionLimits) -> None:
             is_read = (operator.in_dtype == PACKED) == (before == INT8)  # and not rounded here
             if not (is_form and is_read and isinstance(operator.rows, Chunk)):
                 continue
+            if isinstance(operator, ExpertLinear) and not limits.experts_in_halves:
+                continue
             if takes(operator.layout):
                 halved = replace(operator, activations=after)
                 graph.replace([call], [OperatorCall(halved, call.args, call.results)])

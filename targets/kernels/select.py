@@ -180,7 +180,10 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             )
         case Linear(rows=Chunk()):
             if operator.in_halves:
-                return gemm.make_subgroup_matrix_chunk
+                on_warpgroups = spec.warpgroups
+                return (
+                    gemm.make_warpgroup_gemm if on_warpgroups else gemm.make_subgroup_matrix_chunk
+                )
             if operator.by_halves:
                 return gemm.make_tensor_gemm
             if gemm.fits_byte_tensor_cores(operator, spec):

@@ -15,22 +15,23 @@ IMAGE = struct.Struct("<HHIQIIHHIIIQQQQQ")
 MAGIC, VERSION = 0xBA55ED50, 1
 PTX, IMAGE_VERSION = 1, 0x101
 IS_64_BIT, IS_LINUX = 1, 16
+IS_FOR_ONE = 1 << 20  # of `sm_90a`: no later GPU runs it
 OPTIONS_AT = 64  # within an image's header: options of ptxas, of which there are none
 ALIGNMENT = 8
 
 
-def fat_binary(images: Mapping[int, bytes]) -> bytes:
+def fat_binary(images: Mapping[str, bytes]) -> bytes:
     """The form with all images.
 
     Parameters
     ----------
-    images : PTX by the number of its architecture, such as 75 for `sm_75`
+    images : PTX by its architecture, such as `sm_75`
     """
-    body = b"".join(_image(number, images[number]) for number in sorted(images))
+    body = b"".join(_image(name, images[name]) for name in sorted(images))
     return HEADER.pack(MAGIC, VERSION, HEADER.size, len(body)) + body
 
 
-def _image(architecture: int, text: bytes) -> bytes:
+def _image(architecture: str, text: bytes) -> bytes:
     data = text.rstrip(b"\0") + b"\0"  # the driver reads up to a zero
     data += b"\0" * (-len(data) % ALIGNMENT)
     major, minor = _language_version(text)
@@ -44,10 +45,10 @@ def _image(architecture: int, text: bytes) -> bytes:
             OPTIONS_AT,
             minor,
             major,
-            architecture,
+            int(architecture.removeprefix("sm_").removesuffix("a")),
             0,  # name of a source file: where, how long
             0,
-            IS_64_BIT | IS_LINUX,
+            IS_64_BIT | IS_LINUX | (IS_FOR_ONE if architecture.endswith("a") else 0),
             0,
             0,
             OPTIONS_AT + ALIGNMENT,

@@ -41,7 +41,7 @@ KERNEL_FLAGS = (
     *("-I", str(NATIVE)),
 )
 HEADERS = (
-    *("metal_stdlib", "tensor_cores", "metal_tensor"),
+    *("metal_stdlib", "tensor_cores", "warpgroups", "metal_tensor"),
     "MetalPerformancePrimitives/MetalPerformancePrimitives.h",
 )
 ARRAY = re.compile(r"^( *)threadgroup (\w+) (\w+)\[(\d+)\];$", re.MULTILINE)
@@ -55,6 +55,12 @@ TENSOR_CORES = replace(
     max_shared_memory_bytes=cuda.DEFAULT.max_shared_memory_bytes,
 )
 """The same with CUDA's kernels where they need what only its warps have."""
+WARPGROUPS = replace(
+    TENSOR_CORES,
+    warpgroups=True,
+    max_shared_memory_bytes=cuda.DEFAULT.asked_shared_memory_bytes + 1024,
+)
+"""And with those of Hopper's warpgroups, whose launches need not ask for shared memory."""
 
 
 class KernelError(Exception):
@@ -183,9 +189,9 @@ def fast_math() -> AbstractContextManager[None]:
     return _with_flags("-ffast-math")
 
 
-def memory_of_cuda() -> AbstractContextManager[None]:
+def memory_of_cuda(spec: TargetSpec = cuda.DEFAULT) -> AbstractContextManager[None]:
     """Give kernels that are loaded meanwhile the shared memory of CUDA's thread blocks."""
-    return _with_flags(f"-DTHREADGROUP_BYTES={cuda.DEFAULT.max_shared_memory_bytes}")
+    return _with_flags(f"-DTHREADGROUP_BYTES={spec.max_shared_memory_bytes}")
 
 
 @contextmanager

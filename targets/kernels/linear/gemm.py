@@ -57,13 +57,23 @@ from gemma4_compile.targets.kernels.tiles.tensor_operations import (
     TensorShape,
     TensorTileProduct,
 )
+from gemma4_compile.targets.kernels.tiles.warpgroup_tiles import (
+    WarpgroupShape,
+    WarpgroupTileProduct,
+)
+from gemma4_compile.targets.kernels.tiles.warpgroups import has_warpgroups
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import GemmTuning, TensorCoreTuning
 
-Shape = TileShape | SimdgroupShape | TensorShape | ByteTileShape | TensorCoreTuning
+Shape = TileShape | SimdgroupShape | TensorShape | ByteTileShape | WarpgroupShape | TensorCoreTuning
 """Division of a block's work, of each product of tiles."""
 Product = (
-    TileProduct | SimdgroupTileProduct | TensorTileProduct | WarpTileProduct | SubgroupTileProduct
+    TileProduct
+    | SimdgroupTileProduct
+    | TensorTileProduct
+    | WarpTileProduct
+    | WarpgroupTileProduct
+    | SubgroupTileProduct
 )
 
 
@@ -108,19 +118,44 @@ def make_byte_tensor_core_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimF
     Grid: chunk rows / tile x W's rows / tile, so that blocks that follow each other read the same
     rows of W.
     """
-    make = SteppedByteTileProduct if operator.steps_in else ByteTileProduct
-    shape, short = _byte_shape(operator, spec), short_chunks(operator, spec)
+    with function(scheduled=True) as build:
+        _multiply_bytes(FewRowMatmul.declared(build, operator), spec)
+    return build.result
+
+
+def make_warpgroup_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_gemm` of halves that warpgroups multiply, of enough rows on a GPU that has them.
+
+    Of others the host launches `make_byte_tensor_core_gemm`'s kernels. Grids as theirs.
+    """
+    size = spec.tuning.warpgroups
+    columns = -(-operator.layout.rows // WarpgroupShape.columns)
+    scope = "shared.dyn" if spec.asked_shared_memory_bytes else "shared"
+    shape = WarpgroupShape(size.tile(columns), scope)
     with function(scheduled=True) as build:
         matmul = FewRowMatmul.declared(build, operator)
-        with ExitStack() as others:
-            # The host launches one of several kernels.
-            for kernel in short:
-                others.enter_context(T.If(matmul.n <= kernel.most))
-                with T.Then():
-                    multiply_short_chunk(matmul, kernel, spec)
-                others.enter_context(T.Else())
-            _multiply(matmul, shape, make)
+        is_large = matmul.n >= size.min_rows
+        if spec.has_older_images:
+            is_large = tirx.all(is_large, has_warpgroups())
+        with T.If(is_large):
+            with T.Then():
+                _multiply(matmul, shape, WarpgroupTileProduct)
+            with T.Else():
+                _multiply_bytes(matmul, spec)
     return build.result
+
+
+def _multiply_bytes(matmul: FewRowMatmul, spec: TargetSpec) -> None:
+    """The host launches one of several kernels."""
+    operator = matmul.operator
+    make = SteppedByteTileProduct if operator.steps_in else ByteTileProduct
+    with ExitStack() as others:
+        for kernel in short_chunks(operator, spec):
+            others.enter_context(T.If(matmul.n <= kernel.most))
+            with T.Then():
+                multiply_short_chunk(matmul, kernel, spec)
+            others.enter_context(T.Else())
+        _multiply(matmul, _byte_shape(operator, spec), make)
 
 
 def make_subgroup_matrix_chunk(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
@@ -147,7 +182,7 @@ def _multiply(matmul: FewRowMatmul, shape: Shape, make: Callable[..., Product]) 
     operator, n, x, weights = matmul.operator, matmul.n, matmul.x, matmul.weights
     rows, cols, is_int8 = operator.layout.rows, operator.cols, operator.is_int8
     grid = -(-rows // shape.columns), tirx.floordiv(n + (shape.rows - 1), shape.rows)
-    on_warps = isinstance(shape, ByteTileShape)
+    on_warps = isinstance(shape, ByteTileShape | WarpgroupShape)
     with (
         launch(shape.threads, *(grid[::-1] if on_warps else grid)) as (*blocks, thread),
         resident(shape.blocks if isinstance(shape, ByteTileShape) else 0),

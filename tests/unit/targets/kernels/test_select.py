@@ -145,6 +145,7 @@ gate and up of a chunk, int8: linear/gemm
     cuda: linear/byte_tensor_core_gemm
 chunk, by float16: linear/tensor_gemm
 chunk, int8 as float16: linear/subgroup_matrix_chunk
+    cuda: linear/warpgroup_gemm
 tower: linear/bounded_gemm
     webgpu/h200-matrices: linear/subgroup_matrix_gemm
     metal/simdgroups: linear/simdgroup_bounded_gemm
