@@ -74,9 +74,10 @@ def drafted_package(
             float16=float16,
             drafter=str(drafter.path),
         )
-        # Host code of a GPU's library only launches kernels. Of the CPU's packages one is as users
-        # get it, which takes twice as long.
-        is_usual = (target, kind, heads, key_bytes) == ("cpu", "e2b", (False, False), None)
+        # Host code of a GPU's library only launches kernels. Of the CPU's packages two are as users
+        # get them, which takes twice as long: the usual one, and one that draws 20,000 tokens.
+        is_long = kind in ("e2b", "unified") and heads == (False, False) and key_bytes is None
+        is_usual = target == "cpu" and is_long
         compiler = compile_model if is_usual else packages.compile_small
         with packages.divided_keys(key_bytes):
             compiler(request, packages.Silent())

@@ -54,7 +54,7 @@ def unoptimised() -> Iterator[None]:
     """Compile host code as LLVM does without effort: a third of the time, for a few small steps.
 
     Rounding is the same: LLVM reorders no sums. `tests/parity/test_float32.py`, `tests/e2e`, with
-    drafters of one kind alone, and the tests of `tiny` compile as users do.
+    drafters of two kinds alone, and the tests of `tiny` compile as users do.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spec, "HOST_OPTIONS", {**spec.HOST_OPTIONS, "opt-level": 0})
