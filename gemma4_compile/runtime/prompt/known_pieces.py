@@ -127,6 +127,7 @@ def _is_of_characters(tokenizer: Tokenizer) -> bool:
     replaced = normalizer is None or (
         normalizer["type"] == "Replace"
         and len(normalizer["pattern"].get("String", "")) == 1
+        and normalizer["content"] != ""  # else newlines come together where one was between them
         and "\n" not in normalizer["pattern"]["String"] + normalizer["content"]
     )
     at_spaces = splitter is not None and (

@@ -124,6 +124,9 @@ UNABLE = {
         }
     ),
     "a text is changed as a whole": changed(normalizer={"type": "Prepend", "prepend": "▁"}),
+    "newlines come together": changed(
+        normalizer={"type": "Replace", "pattern": {"String": " "}, "content": ""}
+    ),
     "by chance": changed(model=SHIPPED["model"] | {"dropout": 0.1}),
 }
 
@@ -140,6 +143,12 @@ def test_a_token_over_the_end_of_a_line_would_be_lost_by_a_cut() -> None:
     """So that the check above is of something."""
     tokenizer = _with_vocabulary("\nt")
     whole, line, rest = Encoder(tokenizer)(["a\nthe", "a\n", "the"])
+    assert whole != line + rest
+
+
+def test_what_comes_together_would_be_lost_by_a_cut() -> None:
+    """So that the check above is of something."""
+    whole, line, rest = Encoder(UNABLE["newlines come together"])(["a\n \n", "a\n", " \n"])
     assert whole != line + rest
 
 
