@@ -13,7 +13,7 @@ from gemma4_compile.compile.compilation import LibraryPlan
 from gemma4_compile.compile.fit_memory import Memory, can_leave_table, on_host
 from gemma4_compile.compile.own_schemes import with_own_schemes
 from gemma4_compile.compile.planned_source import open_for_plan
-from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.compile.request import CompileRequest, with_quant
 from gemma4_compile.compile.resolve import choose, package_there, sizes_of
 from gemma4_compile.compile.usual_recipe import with_usual_recipe
 from gemma4_compile.errors import Gemma4CompileError, UsageError
@@ -116,7 +116,7 @@ def _of_package_there(request: CompileRequest) -> CompileRequest:
         asked = replace(asked, prefill_chunk=build["prefill_chunk"])
         named.add("prefill_chunk")
     if "recipe" not in keeps and build.get("recipe") in RECIPES:
-        asked = replace(asked, quant=str(build["recipe"]))
+        asked = with_quant(asked, str(build["recipe"]))
         named.add("recipe")
     return replace(asked, fit_keeps=frozenset(named))
 

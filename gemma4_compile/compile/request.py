@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile.checkpoint.input_files import Lock
@@ -89,6 +89,17 @@ class CompileRequest:
     def usual_text(self) -> str | None:
         """The recipe and why it was chosen; None where it was given."""
         return None if self.usual is None else f"{self.quant}: {self.usual.why}"
+
+
+def with_quant(request: CompileRequest, quant: str) -> CompileRequest:
+    """The request with another recipe, and those of its libraries that differ in that one."""
+    recipe = with_overrides(quant, request.overrides)
+    forms = fitting_forms(
+        [form.name for form in request.libraries],
+        has_float16=recipe.has_float16,
+        takes_int8=recipe.takes_int8,
+    )
+    return replace(request, quant=quant, libraries=forms)
 
 
 def modalities_of(names: Sequence[str] | None) -> frozenset[Modality] | None:

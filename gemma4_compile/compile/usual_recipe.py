@@ -1,7 +1,8 @@
 """The recipe of a request that names none: by the checkpoint's weights, or by the model's name.
 
 Weights are read as far as they are here: of a directory, a file, and whatever is compiled. Where
-only the config is, as with `--plan` of a hub id and `--only library`, the name has to do.
+only the config is, as with `--plan` of a hub id and `--only library`, the name has to do, and
+adapters count as what takes weights off their levels.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.match import match, row_reader
 from gemma4_compile.checkpoint.sources import TINY, ModelSource, open_source
 from gemma4_compile.checkpoint.trained import is_named_trained
-from gemma4_compile.compile.request import CompileRequest, UsualRecipe
+from gemma4_compile.compile.request import CompileRequest, UsualRecipe, with_quant
 from gemma4_compile.compile.resolve import package_there
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.model_spec.component import model_parameters
@@ -46,7 +47,7 @@ def with_usual_recipe(
     if request.usual is None or request.usual.is_decided:
         return request
     quant, usual = _usual(request, source, known_as or request.model)
-    return replace(request, quant=quant, usual=usual)
+    return replace(with_quant(request, quant), usual=usual)
 
 
 def _usual(request: CompileRequest, source: ModelSource, model: str) -> tuple[str, UsualRecipe]:
@@ -62,7 +63,7 @@ def _usual(request: CompileRequest, source: ModelSource, model: str) -> tuple[st
         return TRAINED_QUANT, UsualRecipe(why)
     share = _share(request, source)
     if share is None:
-        return _by_name(model)
+        return _by_name(model, request.adapters)
     if share < _MOST:
         why = f"{1 - share:.0%} of the sampled groups of weights lie on no levels of 4 bits"
         return DEFAULT_QUANT, UsualRecipe(why)
@@ -70,8 +71,11 @@ def _usual(request: CompileRequest, source: ModelSource, model: str) -> tuple[st
     return TRAINED_QUANT, UsualRecipe(why, is_trained=share >= _NEARLY_ALL)
 
 
-def _by_name(model: str) -> tuple[str, UsualRecipe]:
-    """Of a model whose weights are not here."""
+def _by_name(model: str, adapters: Sequence[str]) -> tuple[str, UsualRecipe]:
+    """Of a model whose weights, or those of adapters, are not here."""
+    if adapters:
+        why = "weights that an adapter is merged into lie on no levels of 4 bits"
+        return DEFAULT_QUANT, UsualRecipe(why)
     if is_named_trained(model):
         why = "by its name the model was trained for these 4 bits"
         return TRAINED_QUANT, UsualRecipe(why, is_trained=True)
@@ -93,8 +97,9 @@ def _share(request: CompileRequest, source: ModelSource) -> float | None:
 
 @contextmanager
 def _opened(request: CompileRequest) -> Iterator[ModelSource | None]:
-    """The model with its weights, where they are files here."""
-    if not local_path(request.model).exists():
+    """The model and its adapters with their weights, where they are files here."""
+    names = (request.model, *request.adapters)
+    if not all(local_path(name).exists() for name in names):  # nothing is downloaded for a recipe
         yield None
         return
     with (

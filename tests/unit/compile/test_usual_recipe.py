@@ -11,6 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from gemma4_compile.checkpoint import hub
 from gemma4_compile.cli import compile as cli
 from gemma4_compile.compile.fit import fit_model
 from gemma4_compile.compile.pipeline import plan_model
@@ -166,3 +167,35 @@ def test_parts_of_a_package_agree_and_the_summary_says_why(
     assert "with another `recipe` (q4kf16, asked for: q4f16)" in capsys.readouterr().err
     kept = "q4kf16", "that of the package that is there"
     assert found(str(checkpoints["trained"]), "--only", "library", "-o", package) == kept
+
+
+def test_a_package_that_is_there_has_the_libraries_of_its_recipe(
+    checkpoints: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of weights without integers those that multiply them are not made, as where it is named."""
+    monkeypatch.setattr(cli, "compile_model", packages.compile_small)
+    line = [str(checkpoints["plain"]), "--target", "webgpu", "-o", str(tmp_path / "package")]
+    assert cli.main([*line, "--quant", "f32", "--only", "weights"]) == 0
+    library = [*line, "--only", "library"]
+    named = compile_request(COMMAND.parse([*library, "--quant", "f32"]))
+    *_, request = plan_model(compile_request(COMMAND.parse(library)))
+    assert (request.quant, request.libraries) == ("f32", named.libraries)
+    fitted = fit_model(compile_request(COMMAND.parse([*library, "--fit", "8GB"])))
+    assert (fitted.quant, fitted.libraries) == ("f32", named.libraries)
+
+
+def test_an_adapter_that_is_not_here_counts_and_is_not_downloaded(
+    checkpoints: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}))
+
+    def fetch(adapter: str, revision: str | None, *, weights: bool) -> Path:
+        assert not weights, "a plan reads configs alone"
+        return tmp_path
+
+    monkeypatch.setattr(hub, "fetch_adapter", fetch)
+    why = "weights that an adapter is merged into lie on no levels of 4 bits"
+    for model in (str(checkpoints["trained"]), "gemma-4-E2B-it"):
+        line = (model, "--adapter", "somebody/adapter")
+        assert found(*line, known_as=TRAINED) == ("q4kf16", why)
+        assert fit_model(asked(*line, "--fit", "64GB"), TRAINED).quant == "q4f16m"
