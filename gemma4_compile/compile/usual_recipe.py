@@ -26,7 +26,7 @@ from gemma4_compile.options.package import DEFAULT_QUANT, MOBILE, TRAINED_QUANT
 from gemma4_compile.options.process import without_warnings
 from gemma4_compile.quantization.schemes import RECIPES
 
-_MOST, _NEARLY_ALL = 0.5, 0.99
+MOST, _NEARLY_ALL = 0.6, 0.99
 """Shares of groups: from where on minima would lose more than a scale, and of trained weights."""
 
 
@@ -64,7 +64,7 @@ def _usual(request: CompileRequest, source: ModelSource, model: str) -> tuple[st
     share = _share(request, source)
     if share is None:
         return _by_name(model, request.adapters)
-    if share < _MOST:
+    if share < MOST:
         why = f"{1 - share:.0%} of the sampled groups of weights lie on no levels of 4 bits"
         return DEFAULT_QUANT, UsualRecipe(why)
     why = f"holds {share:.0%} of the sampled groups of weights exactly"

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.checkpoint.four_bits import share_on_levels
+from gemma4_compile.compile.usual_recipe import MOST
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role, Source
 from gemma4_compile.quantization.groups import exact_groups
 from gemma4_compile.quantization.schemes import SCHEMES
@@ -72,6 +73,27 @@ def test_what_is_seen_is_what_the_scheme_holds() -> None:
         stored = scheme.load(scheme.store(rows, name="rows", first_row=0))
         held = exact_groups(rows, stored, 32)
         assert share(layers(rows)) == pytest.approx(held.mean())
+
+
+def zero_points(rng: np.random.Generator, size: int) -> Matrix:
+    """Normal weights in 4 bits with a scale and a zero point a group."""
+    groups = rng.standard_normal((ROWS, COLUMNS // size, size))
+    low, high = groups.min(axis=2, keepdims=True), groups.max(axis=2, keepdims=True)
+    step = (high - low) / 15
+    zero = np.rint(-low / step)
+    codes = np.clip(np.rint(groups / step) + zero, 0, 15)
+    return ((codes - zero) * step).reshape(ROWS, COLUMNS).astype(np.float32)
+
+
+@pytest.mark.parametrize("size", [32, 64, 128])
+def test_most_are_on_levels_where_minima_would_lose_more(size: int) -> None:
+    rng = np.random.default_rng(6)
+    matrices = [zero_points(rng, size) for _ in range(4)]
+    rows, losses = np.concatenate(matrices), []
+    for scheme in (SCHEMES["q4f16_1"], SCHEMES["q4_k"]):
+        held = scheme.load(scheme.store(rows, name="rows", first_row=0))
+        losses.append(float(np.square(held - rows).sum()))
+    assert (share(layers(*matrices)) >= MOST) == (losses[0] < losses[1])
 
 
 def test_a_delta_takes_all_weights_off_their_levels() -> None:
