@@ -33,7 +33,8 @@ def without_property_names(
     rest = {key: value for key, value in schema.items() if key != _KEY}
     if not names:
         return rest
-    value, closed = rest.get("additionalProperties", True), {"additionalProperties": False}
+    said, closed = rest.get("additionalProperties"), {"additionalProperties": False}
+    value = True if said is None else said  # null is as if it were not there
     if any(rest.get(key) for key in _BESIDE):
         return schema
     if len(names) == 1 and isinstance(pattern := names.get("pattern"), str):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.grammar.grammar import Grammars
+from gemma4_compile.runtime.grammar.grammar import Grammars, _plain_answer
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
 from tests.scripted_engine import END_OF_TURN, VOCABULARY, tiny_tokenizer
 
@@ -84,6 +84,16 @@ def test_a_pattern_of_names_is_one_of_properties(grammars: Grammars) -> None:
 def test_what_is_not_the_same_is_refused(grammars: Grammars, names: Any, more: Any) -> None:
     with pytest.raises(UsageError, match="propertyNames"):
         grammars.compile(record(names, **more))
+
+
+@pytest.mark.parametrize("names", [LISTED, SHORT])
+def test_values_that_are_null_are_any(grammars: Grammars, names: Any) -> None:
+    """As programs in Go write what is not there."""
+    schema = record(names, additionalProperties=None)
+    other = record(names)
+    del other["properties"]["r"]["additionalProperties"]
+    assert _plain_answer(schema) == _plain_answer(other)
+    grammars.compile(schema)
 
 
 def test_a_property_of_this_name_is_one(grammars: Grammars) -> None:
