@@ -25,7 +25,8 @@ from gemma4_compile.types import JsonObject
 PIECE_CHARACTERS = 2048
 """Of a piece, at least, but for the last one of a text."""
 MOST_CHARACTERS = 2 << 20
-"""Of all pieces that are known: with their ids these take some 30 MB."""
+"""Of all pieces that are known: with their ids these take some 30 MB. A piece with more ids than
+characters, as of rare ones in bytes, counts by its ids."""
 _END = re.compile(r"\n(?!\n)")
 _OVER = re.compile(r"\n[^\n]")
 
@@ -86,10 +87,10 @@ class KnownPieces:
         if name in self._known or len(name[1]) > MOST_CHARACTERS:
             return
         self._known[name] = ids
-        self._characters += len(name[1])
+        self._characters += max(len(name[1]), len(ids))
         while self._characters > MOST_CHARACTERS:
-            (_, piece), _ = self._known.popitem(last=False)
-            self._characters -= len(piece)
+            (_, piece), gone = self._known.popitem(last=False)
+            self._characters -= max(len(piece), len(gone))
 
 
 def can_be_cut(tokenizer: Tokenizer) -> bool:

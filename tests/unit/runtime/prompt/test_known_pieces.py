@@ -96,6 +96,17 @@ def test_the_pieces_that_are_known_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert "".join(encode.texts) == first  # and had driven the first one out
 
 
+def test_characters_of_several_ids_count_as_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    rare, plain = "\U0001f469" * 40 + "\n", "the " * 10 + "\n"
+    assert len(TOKENIZER.encode(rare, add_special_tokens=False).ids) > 4 * 40
+    for line, is_known in ((rare, False), (plain, True)):
+        monkeypatch.setattr(known_pieces, "MOST_CHARACTERS", 100)
+        pieces, encode = KnownPieces(TOKENIZER), Encoder()
+        for _ in range(2):
+            pieces.ids(line, encode)
+        assert len(encode.texts) == (1 if is_known else 2)
+
+
 def _added(**flags: bool) -> Tokenizer:
     added: list[dict[str, Any]] = SHIPPED["added_tokens"]
     return changed(added_tokens=[added[0] | flags, *added[1:]])
