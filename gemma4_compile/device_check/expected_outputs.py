@@ -11,18 +11,24 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypeAlias, TypedDict
 
 import numpy as np
+from tvm import tirx
 
 from gemma4_compile.device_check.comparison import allowed_error, example_arguments, is_packed
 from gemma4_compile.device_check.definitions import run
-from gemma4_compile.operators.base import operator_from
+from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.operators.linear import Linear
 from gemma4_compile.types import Array, JsonObject
 
 _ROWS = 19  # no multiple of any tile
 _BEFORE, _CAPACITY = 1200, 1300  # rings have wrapped
+_Arguments: TypeAlias = "tuple[Array | int, ...]"
+
+_last: dict[tuple[Operator, int, Sizes], tuple[_Arguments, _Arguments]] = {}
+"""Of one kernel, which is asked of several numbers of rows, one after another."""
 
 
 class Request(TypedDict):
@@ -31,6 +37,7 @@ class Request(TypedDict):
     operator: str
     seed: int
     chunk: int
+    rows: NotRequired[int]
 
 
 def answer(request: Request, folder: Path) -> JsonObject:
@@ -38,7 +45,8 @@ def answer(request: Request, folder: Path) -> JsonObject:
 
     Parameters
     ----------
-    request : `operator`, its description; `seed`; `chunk`, the package's longest prefill chunk
+    request : `operator`, its description; `seed`; `chunk`, the package's longest prefill chunk;
+        `rows` of a chunk, by default a few. Those of a matmul repeat the few
     folder : where the files go
 
     Returns
@@ -52,11 +60,10 @@ def answer(request: Request, folder: Path) -> JsonObject:
         operator = operator_from(request["operator"])
     except (KeyError, TypeError):  # of another version: its kind or its fields
         return {"unknown": True}
-    chunk = int(request["chunk"])
-    sizes = Sizes(min(_ROWS, chunk), _BEFORE, _CAPACITY, chunk)
-    args = example_arguments(operator, np.random.default_rng(request["seed"]), sizes)
-    after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
-    run(operator, *after)
+    sizes = Sizes(_rows_of(operator, request), _BEFORE, _CAPACITY, int(request["chunk"]))
+    args, after = _computed(operator, request["seed"], sizes)
+    if "rows" in request and isinstance(operator, Linear):
+        args, after = (_repeated(operator, values, request["rows"]) for values in (args, after))
     names: list[str | int] = []
     changed: dict[str, JsonObject] = {}
     params = operator.prim_func().params
@@ -74,6 +81,35 @@ def answer(request: Request, folder: Path) -> JsonObject:
                 "packed": operator.moved_share() if is_packed(operator, new) else 0,
             }
     return {"args": names, "changed": changed}
+
+
+def _rows_of(operator: Operator, request: Request) -> int:
+    """Rows that the definition is asked of: it takes as many times as long for each of a matmul."""
+    few = min(_ROWS, int(request["chunk"]))
+    return few if isinstance(operator, Linear) else request.get("rows", few)
+
+
+def _computed(operator: Operator, seed: int, sizes: Sizes) -> tuple[_Arguments, _Arguments]:
+    """Arguments before the definition runs, and after it; the last ones are kept."""
+    key = operator, seed, sizes
+    if key not in _last:
+        _last.clear()
+        args = example_arguments(operator, np.random.default_rng(seed), sizes)
+        after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
+        run(operator, *after)
+        _last[key] = args, after
+    return _last[key]
+
+
+def _repeated(operator: Operator, values: _Arguments, rows: int) -> _Arguments:
+    """A matmul's arguments, of so many rows of x: those that there are, again and again."""
+    params = operator.prim_func().params
+    return tuple(
+        value[np.arange(rows) % len(value)]
+        if not isinstance(value, int) and isinstance(param.shape[0], tirx.Var)
+        else value
+        for param, value in zip(params, values, strict=True)
+    )
 
 
 def answers(requests: Iterable[str], folder: Path) -> Iterator[str]:

@@ -19,6 +19,7 @@ from typing import IO
 
 import numpy as np
 
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
@@ -31,6 +32,10 @@ _COMPARED_BYTES = 2**26  # of arguments that a kernel must leave alone
 _FEWER = 2
 """Rows that a function of a few is tried with, too: it may have another kernel for as few."""
 _HAS_FEWER = ("linear", "split_attention")
+CHUNK_ROWS = (7, 19, 100, 200)
+"""Rows that a chunk's matmul is tried with where the host chooses among kernels by their number."""
+EXPERT_ROWS = 9
+"""Rows for each expert, on average, that experts are tried with there, too."""
 
 
 class CompilerMissingError(Gemma4CompileError):
@@ -147,9 +152,8 @@ def check_kernels(
         for seed, (name, operator) in enumerate(sorted(kernels.items())):
             kind = json.loads(operator)["kind"]
             results = []
-            least = min(chunk, _FEWER) if _has_fewer(json.loads(operator)) else chunk
-            for rows in sorted({chunk, least}):
-                answer = plain.ask({"operator": operator, "seed": seed, "chunk": rows})
+            for sizes in _sizes(json.loads(operator), device, chunk):
+                answer = plain.ask({"operator": operator, "seed": seed, **sizes})
                 if "unknown" in answer:
                     raise ArtifactError(
                         f"operator `{kind}` of kernel `{name}` is unknown to this gemma4-compile",
@@ -220,6 +224,20 @@ def _compare(found: Array, change: JsonObject, plain: _ExpectedOutputs) -> tuple
     )
 
 
-def _has_fewer(operator: JsonObject) -> bool:
-    """Return whether an operator of a few rows may have another kernel for the fewest."""
-    return operator["kind"] in _HAS_FEWER and "most" in operator["rows"]
+def _sizes(operator: JsonObject, device: Device, chunk: int) -> list[JsonObject]:
+    """What is asked of an operator: of a few rows also the fewest, of a chunk on CUDA several."""
+    kind, rows = operator["kind"], operator.get("rows", {})
+    if kind in _HAS_FEWER and "most" in rows:
+        return [{"chunk": least} for least in sorted({chunk, min(chunk, _FEWER)})]
+    usual: JsonObject = {"chunk": chunk}
+    if device.type == DeviceType.CUDA and rows == {"form": "chunk"}:
+        if kind == "linear":
+            return [
+                {**usual, "rows": own} for own in sorted({min(own, chunk) for own in CHUNK_ROWS})
+            ]
+        if kind == "expert_linear":
+            pairs = EXPERT_ROWS * operator["experts"]
+            takes_pairs = operator["epilogue"] != "gelu_pairs"
+            many = pairs if takes_pairs else min(-(-pairs // operator["top_k"]), chunk)
+            return [usual, {**usual, "rows": many}]
+    return [usual]

@@ -11,20 +11,28 @@ import numpy as np
 import pytest
 
 from gemma4_compile.device_check.definitions import run
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.operators.activations import PACKED
-from gemma4_compile.operators.base import description_of
+from gemma4_compile.operators.base import Operator, description_of
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.rows import CHUNK as OF_CHUNK
 from gemma4_compile.operators.rows import Few
 from gemma4_compile.runtime import Package
 from gemma4_compile.runtime.check.kernel_check import (
+    CHUNK_ROWS,
+    EXPERT_ROWS,
     CompilerMissingError,
     check_kernels,
     kernels_of,
 )
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.tiles.tensor_cores import M
 from tests.matmuls import int8_linear
+from tests.numerics.tensor_cores import PACKED_CHUNKS
 
 CHUNK = 12  # of the package
 Kernel = Callable[..., None]
@@ -142,6 +150,67 @@ def test_a_matmul_of_a_few_rows_is_tried_with_two_as_well(
     library, described = Library(), str(description_of(operator.prim_func()))
     (result,) = check_kernels(cast(NativeLibrary, library), device, {"matmul": described}, CHUNK)
     assert bool(result.problem) == (wrong_rows is not None)
+
+
+class OnCuda:
+    """A device that is said to be CUDA's."""
+
+    type = DeviceType.CUDA
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+
+def rows_tried(operator: Operator, device: Any, chunk: int) -> list[int]:
+    """Rows of x of the calls of a kernel that is right."""
+    found: list[int] = []
+
+    class Library:
+        def linked_function(self, name: str) -> Kernel:
+            del name
+
+            def matmul(*args: Any) -> None:
+                arrays = [np.from_dlpack(arg) if hasattr(arg, "shape") else arg for arg in args]
+                found.append(len(arrays[0]))
+                run(operator, *arrays)
+
+            return matmul
+
+    library, described = cast(NativeLibrary, Library()), str(description_of(operator.prim_func()))
+    (result,) = check_kernels(library, device, {"matmul": described}, chunk)
+    assert not result.problem
+    return found
+
+
+def test_a_chunks_matmul_is_tried_with_the_rows_of_each_kernel_of_cuda(device: Device) -> None:
+    """The host chooses by their number: 19 alone would reach one of four kernels."""
+    tuning = target_spec("cuda").tuning
+    few, short, tiles, most = CHUNK_ROWS
+    sizes = tuning.short_chunks
+    assert few <= M < short <= min(sizes.rows, sizes.most_rows, sizes.narrow_most_rows)
+    assert max(sizes.most_rows, sizes.narrow_most_rows) < tiles < tuning.warpgroups.min_rows <= most
+    matmul = int8_linear(OF_CHUNK, WeightLayout(4, "float16", 32, 64, (8,)), PACKED)
+    assert rows_tried(matmul, OnCuda(device), 512) == [*CHUNK_ROWS]
+    assert rows_tried(matmul, OnCuda(device), 64) == [few, short, 64]
+    assert rows_tried(matmul, device, 512) == [19]
+
+
+@pytest.mark.parametrize("is_gate_up", [True, False])
+def test_experts_are_tried_with_the_rows_of_each_kernel_of_cuda(
+    is_gate_up: bool, device: Device
+) -> None:
+    assert target_spec("cuda").tuning.short_chunks.expert_rows < EXPERT_ROWS
+    experts = next(
+        one
+        for one in PACKED_CHUNKS
+        if isinstance(one, ExpertLinear) and one.is_gate_up == is_gate_up
+    )
+    pairs = EXPERT_ROWS * experts.experts
+    expected = -(-pairs // experts.top_k) if is_gate_up else pairs
+    assert rows_tried(experts, OnCuda(device), 512) == [19, expected]
 
 
 def test_a_compiler_that_does_not_start_is_named(
