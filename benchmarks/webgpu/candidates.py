@@ -49,6 +49,7 @@ ATTENTION = (
     "combine_splits",
     "combined_linear",
     "quantized_combine",
+    "stepped_combine",
 )
 PICTURE = 280  # rows of the largest picture by default
 ONE_FOR_ALL = {"small_to": 0, "medium_to": 0, "large_from": 1 << 30}  # matrices

@@ -21,7 +21,13 @@ GROUPS = (
     (
         "attention",
         "#1a7f37",
-        ("attention", "combine_splits", "quantized_combine", "qk_norm_rope_cache"),
+        (
+            "attention",
+            "combine_splits",
+            "quantized_combine",
+            "stepped_combine",
+            "qk_norm_rope_cache",
+        ),
     ),
     ("norms, rounding", "#cf222e", ("norm", "quantize_rows")),
     ("other", "#8c959f", ("",)),
