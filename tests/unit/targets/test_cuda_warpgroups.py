@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.targets.cuda import HOPPER, IMAGES
+from gemma4_compile.operators.activations import HALVED_INT8, PACKED
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.rows import CHUNK
+from gemma4_compile.targets.cuda import DEFAULT, HOPPER, IMAGES
 from gemma4_compile.targets.cuda_warpgroups import SOURCES
+from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.tiles import warpgroups
 from gemma4_compile.targets.kernels.tiles.warpgroups import HAS_WARPGROUPS, MULTIPLY
 from gemma4_compile.targets.linker import ptx
@@ -36,6 +40,20 @@ def test_only_hopper_has_the_instructions(name: str) -> None:
     others = re.sub(r"#if defined.*?#endif", "", text, flags=re.DOTALL)
     assert "asm" in text
     assert "asm" not in others
+
+
+def test_the_host_asks_before_it_launches_what_other_gpus_lack() -> None:
+    """There the kernel is empty: results would be what memory held."""
+    layout = WeightLayout(4, "float16", 32, 128, (3072,))
+    operator = Linear(CHUNK, layout, PACKED, activations=HALVED_INT8)
+    text = make_kernel(operator, DEFAULT).script()
+    before, _, behind = text.partition(HAS_WARPGROUPS)
+    assert before.splitlines()[-1].lstrip().startswith("if n >= T.int64(192) and T.call_extern(")
+    own, _, others = behind.partition("\n    else:\n")
+    call = "gemma4_warpgroup_"
+    assert call in own
+    assert call not in before + others
+    assert others.count("threadIdx.x") == 3, "of 16 rows, of short chunks, and of tiles"
 
 
 def test_images_have_the_products(tmp_path: Path) -> None:
