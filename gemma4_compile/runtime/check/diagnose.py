@@ -43,9 +43,10 @@ from gemma4_compile.system.limits import peak_memory_bytes
 from gemma4_compile.system.regular_files import open_new
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "tokenizers", "llguidance")
-_VARIABLES = (
+VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     CUDA_GRAPHS,
+    "GEMMA4_WARPGROUPS",  # libraries ask for it by themselves
     JOINT_ROUNDS,
     RIDERS,
     metal_launcher.SWITCH,
@@ -166,7 +167,7 @@ def _system(report: _Report) -> None:
             "python": sys.version.split()[0],
             "processors": os.cpu_count(),
             **{package: _version(package) for package in _PACKAGES},
-            **{name: os.environ[name] for name in _VARIABLES if name in os.environ},
+            **{name: os.environ[name] for name in VARIABLES if name in os.environ},
         }
     )
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from gemma4_compile.options.chat import DIAGNOSIS_FILE
+from gemma4_compile.runtime.check.diagnose import VARIABLES
 from gemma4_compile.runtime.cli import main
 
 
@@ -99,3 +101,11 @@ def test_bench_prints_a_table_and_nothing_else(
     assert row.split()[0] == "128"
     assert shares == "no shares: the tables have GPUs, and this is a processor"
     assert memory.startswith("peak memory of the process: ")
+
+
+def test_a_report_says_every_variable_by_which_packages_run_otherwise() -> None:
+    text = (Path(__file__).parents[4] / "docs/options.md").read_text("utf-8")
+    _, _, section = text.partition("## Environment variables of what runs packages")
+    named = re.findall(r"^\| `(GEMMA4_\w+)` \|", section.partition("\n## ")[0], re.MULTILINE)
+    assert len(named) > 5
+    assert set(named) <= set(VARIABLES)
