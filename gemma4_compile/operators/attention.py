@@ -220,6 +220,11 @@ class PrefillAttention(OverCache):
             return None
         return build.arg("split_lse", (rows, self.heads, 2), "float32")
 
+    def declare_memory(self, build: FunctionBuilder) -> list[Buffer]:
+        """Results without a meaning, behind the others, which a kernel uses; none here."""
+        del build
+        return []
+
     def definition(self) -> tirx.PrimFunc:
         return self.with_dot(plain_dot)
 
@@ -235,6 +240,7 @@ class PrefillAttention(OverCache):
             last_rows = self.declare_last_rows(build, rows)
             out = build.arg("out", (rows, self.heads * dim), self.out_dtype)
             split_lse = self.declare_lse(build, rows)
+            self.declare_memory(build)
             with T.parallel(0, rows) as i, T.serial(0, self.heads) as h:
                 position = bind(self.position(positions, positions[2] - i32(rows) + i32(i)))
                 last = position

@@ -7,6 +7,7 @@ from functools import partial
 
 import tvm
 
+from gemma4_compile.passes.divide_chunk_attention import divide_chunk_attention
 from gemma4_compile.passes.few_row_experts import few_row_experts
 from gemma4_compile.passes.few_rows import few_rows
 from gemma4_compile.passes.fuse_altup import fuse_altup
@@ -45,6 +46,7 @@ FUSIONS: Sequence[Fusion] = (
     fuse_linear_pairs,  # as those before it have left them
     split_matmuls,
     multiply_halves,
+    divide_chunk_attention,
 )
 
 

@@ -10,12 +10,18 @@ from tvm import relax
 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.layers.kv_cache import KvLimits
+from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.divided_attention import DividedAttention
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.operator_graph import OperatorCall
 from gemma4_compile.targets.kernels.attention.subgroup_matrix_chunk_shape import (
     subgroup_chunk_heads,
 )
-from gemma4_compile.targets.kernels.attention.tensor_core_chunk_shape import CHANNELS, LARGEST_HEAD
+from gemma4_compile.targets.kernels.attention.tensor_core_chunk_shape import (
+    CHANNELS,
+    LARGEST_HEAD,
+    divided,
+)
 from gemma4_compile.targets.kernels.linear.float_gemv import fused_width
 from gemma4_compile.targets.kernels.linear.gemv_pair import fits_one_launch
 from gemma4_compile.targets.kernels.tiles.few_row_shape import reads_tiles
@@ -47,6 +53,8 @@ class FusionLimits:
     experts_in_halves : and of experts
     takes_by_halves : whether a chunk's matmul on floats has a kernel that multiplies by float16, by
         its matrix; None where none has
+    divided : a chunk's attention with memory for a kernel that divides a short chunk's keys, None
+        where it has none; None where no attention has one
     fits_one_launch : whether two matmuls of one position may be one launch; None where a launch
         costs nothing
     folds_steps : kernels of floats round to a checkpoint's steps what they read and what they make
@@ -61,6 +69,7 @@ class FusionLimits:
     takes_halves: Callable[[WeightLayout], bool] | None = None
     experts_in_halves: bool = True
     takes_by_halves: Callable[[WeightLayout], bool] | None = None
+    divided: Callable[[PrefillAttention], DividedAttention | None] | None = None
     fits_one_launch: Callable[[Linear, Linear], bool] | None = None
     folds_steps: bool = True
 
@@ -95,6 +104,7 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
         halves,
         not target.warpgroups,
         takes_layout if target.tensor_operations else None,
+        divided=partial(divided, spec=target) if target.tensor_cores else None,
         fits_one_launch=partial(fits_one_launch, spec=target),
     )
 

@@ -17,6 +17,7 @@ from gemma4_compile.operators.activations import Int8, PackedOutput
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
+from gemma4_compile.operators.divided_attention import DividedAttention
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
 from gemma4_compile.operators.linear import Linear
@@ -44,6 +45,7 @@ from gemma4_compile.targets.kernels.attention import (
     subgroup_matrix_chunk_shape,
     subgroup_matrix_patches,
     tensor_core_chunk,
+    tensor_core_divided_chunk,
     tensor_core_patches,
 )
 from gemma4_compile.targets.kernels.audio import clipped_norm, relative_attention, subsample_conv
@@ -210,6 +212,8 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             return few_row_norms.make_quantized_branch_norms
         case QuantizedBranchNorms():
             return few_row_norms.make_routed_branch_norms
+        case DividedAttention():
+            return tensor_core_divided_chunk.make_tensor_core_divided_chunk
         case PrefillAttention():
             if tensor_core_chunk.fits_tensor_cores(operator, spec):
                 return tensor_core_chunk.make_tensor_core_chunk_attention

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tvm
 
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
@@ -24,9 +26,11 @@ from tests.numerics.attention.test_picture_attention_kernels import picture_case
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.numerics.tensor_cores import (
     CHUNKS,
+    DIVIDED,
     OPERATORS,
     PICTURES,
     chunk_cases,
+    divided_cases,
     few_row_cases,
     packed_chunk_cases,
     short_chunk_cases,
@@ -39,7 +43,7 @@ OTHER_FORMS = [
 ]
 """They have other kernels where there are tensor cores, too."""
 
-QUICK_CHUNK = "copies"
+QUICK_CHUNK, QUICK_DIVIDED = "copies", "groups of three"
 EMULATED = [name for name in CHUNKS if name != "31B sliding"]  # with pictures 26B has its tiles
 
 
@@ -61,6 +65,13 @@ def test_every_kernel_computes_its_definition(order: str, emulated: EmulatedCase
 @pytest.mark.parametrize("name", slow_unless(lambda name: name == QUICK_CHUNK, EMULATED))
 def test_attention_of_a_chunk(name: str, metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
     check_attention(list(chunk_cases([name])), metal_device, tmp_path)
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == QUICK_DIVIDED, DIVIDED))
+def test_attention_of_a_chunk_that_divides_its_keys(
+    name: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    check_attention(list(divided_cases([name])), metal_device, tmp_path)
 
 
 @pytest.mark.slow
@@ -91,6 +102,35 @@ def test_a_mistake_in_attention_of_a_chunk_is_found(
     with emulator.mistake(MISTAKES[name]), emulator.memory_of_cuda():
         emulated = EmulatedCases.load(cases, metal_device, library)
         assert any(differences(cases, emulated.run(order)) for order in ORDERS)
+
+
+@pytest.mark.slow
+def test_a_mistake_in_splits_is_found_up_to_the_border(
+    metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    """Chunks of one row more have no splits that could be put together wrongly."""
+    cases = list(divided_cases([QUICK_DIVIDED]))[-2:]
+    library = link_cases(cases, emulator.TENSOR_CORES, tmp_path)
+    change = other(r"exp2\([^;]*;", "1.0f;", kernels_without="multiply_add")
+    with emulator.mistake(change), emulator.memory_of_cuda():
+        results = EmulatedCases.load(cases, metal_device, library).run()
+    wrong = [differences([case], [arrays]) for case, arrays in zip(cases, results, strict=True)]
+    assert [bool(lines) for lines in wrong] == [True, False]
+
+
+@pytest.mark.slow
+def test_a_whole_chunk_has_the_bits_of_attention_that_divides_no_keys(
+    metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    operator, most = DIVIDED[QUICK_DIVIDED]
+    undivided = PrefillAttention(
+        **{one.name: getattr(operator, one.name) for one in fields(PrefillAttention)}
+    )
+    cases = [make_case(one, 0, 200, rows=most + 1) for one in (operator, undivided)]
+    library = link_cases(cases, emulator.TENSOR_CORES, tmp_path)
+    with emulator.memory_of_cuda():
+        (own,), (other_own,) = EmulatedCases.load(cases, metal_device, library).run()
+    np.testing.assert_array_equal(own, other_own)
 
 
 def check_attention(cases: list[KernelCase], device: tvm.runtime.Device, folder: Path) -> None:

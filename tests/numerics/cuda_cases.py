@@ -188,7 +188,7 @@ def _attention() -> Group:
 
 def _chunks() -> Group:
     """Attention of chunks on tensor cores, of pictures, too, after any number of positions."""
-    cases = list(tensor_cores.chunk_cases())
+    cases = [*tensor_cores.chunk_cases(), *tensor_cores.divided_cases()]
     cases += [make_case(one, 1, 1200, rows=75) for one in tensor_cores.CHUNKS.values()]
     for operator in tensor_cores.PICTURES.values():
         cases += [picture_case(operator, *of) for of in product(MODALITIES.values(), BEFORE)]

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 from gemma4_compile.operators.activations import INT8, PACKED
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.divided_attention import DividedAttention
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -71,6 +72,21 @@ CHUNKS = {
     "pieces that threads do not divide": chunk(18, 2, 320, 40, 83),
     "copies": chunk(8, 4, 192, 70, 140, has_copies=True),
 }
+
+
+def dividing(attention: PrefillAttention, blocks: int) -> DividedAttention:
+    """The same where a chunk of fewer than half of so many blocks, of 32 rows, divides its keys."""
+    places = blocks * 32 // attention.heads
+    return DividedAttention(**vars(attention), blocks=blocks, places=places)
+
+
+DIVIDED = {
+    "E2B full": (dividing(CHUNKS["E2B full"], 12), 24),
+    "groups of three": (dividing(chunk(6, 2, 64, None, None), 13), 32),
+    "groups of five, seven parts": (dividing(CHUNKS["groups of five, seven parts"], 7), 19),
+}
+"""Chunks that divide their keys among blocks, and the most rows with which they do."""
+
 PICTURES = {
     "12B, 26B": chunk(16, 8, 256, 1024, 1120, out_dtype=F16, sees_pictures=True),
     "groups of three": chunk(6, 2, 64, 9, 96, sees_pictures=True),
@@ -84,6 +100,14 @@ def chunk_cases(names: Iterable[str] = CHUNKS) -> Iterator[KernelCase]:
         seed, operator = list(CHUNKS).index(name), CHUNKS[name]
         for before in (0, 45, 1200) if operator.window is not None else (0, 77):
             rows = 11 if operator.head_dim >= 256 else 19 + 56 * (seed % 2)
+            yield make_case(operator, seed, before, rows=rows)
+
+
+def divided_cases(names: Iterable[str] = DIVIDED) -> Iterator[KernelCase]:
+    """Both sides of the border; fewer keys than a tile a split, more, and some that no row sees."""
+    for seed, name in enumerate(names):
+        operator, most = DIVIDED[name]
+        for before, rows in ((0, 1), (77, 11), (200, most), (200, most + 1)):
             yield make_case(operator, seed, before, rows=rows)
 
 

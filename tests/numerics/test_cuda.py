@@ -94,6 +94,7 @@ def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
     ]
     shapes += [*cuda_cases.picture_operators(), *tensor_cores.CHUNKS.values()]
     shapes += tensor_cores.PICTURES.values()
+    shapes += (operator for operator, _ in tensor_cores.DIVIDED.values())
     cases = [make_case(operator, seed) for seed, operator in enumerate(shapes)]
     spec = target_spec("cuda")
     link(cases_executable(cases, spec), tmp_path / "model.so", spec)

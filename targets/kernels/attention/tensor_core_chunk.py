@@ -69,12 +69,13 @@ def fits_tensor_cores(operator: PrefillAttention, spec: TargetSpec) -> bool:
     return spec.tensor_cores and operator.rounds_to_halves
 
 
-class _Block:
+class ChunkBlock:
     """Registers and shared memory of a block's rows.
 
     Parameters
     ----------
     first_row : of the rows of the KV head, position by position and head by head
+    key_end : the key after the last one of the block's split, where there are several
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class _Block:
         shape: TensorCoreChunkShape,
         thread: Expr,
         first_row: Expr,
+        key_end: Expr | None = None,
     ) -> None:
         self.rows_of, self.operator, self.args = rows, rows.operator, rows.args
         self.shape, self.thread = shape, thread
@@ -112,6 +114,8 @@ class _Block:
         for index in range(shape.channels // N * SUMS):
             store(self.totals, f32(0.0), index)
         self.seen = [self.rows_of.seen_by(self.rows_of.token(row)) for row in self.rows]
+        if key_end is not None:
+            self.seen = [(first, bind(tirx.min(end, key_end))) for first, end in self.seen]
         self._place_in_tiles()
         self._load_queries()
 
@@ -254,7 +258,7 @@ class _Block:
         for half, (highest, total) in enumerate(zip(self.highest, self.weight_sums, strict=True)):
             mine = [j * SUMS + half * 2 + i for j in range(shape.keys // N) for i in range(2)]
             top = LocalVar("float32", tree([self.scores[index] for index in mine], tirx.max))
-            _over_row(top, tirx.max)
+            over_row(top, tirx.max)
             top.set(tirx.max(highest.value, top.value * f32(LOG2_E) - f32(log2(LARGEST_WEIGHT))))
             keeps.append(LocalVar("float32", tirx.exp2(highest.value - top.value)))
             highest.set(top.value)
@@ -289,7 +293,7 @@ class _Block:
     def finish(self, out: Buffer, end: Expr) -> None:
         """Divide and store the warp's rows before `end`."""
         for half, (row, total) in enumerate(zip(self.rows, self.weight_sums, strict=True)):
-            _over_row(total, add)
+            over_row(total, add)
             with when(row < end):
                 token = materialize(tirx.floordiv(row, self.rows_of.group))
                 column = self.column(row) + tirx.floormod(self.lane, LANES) * 2
@@ -299,7 +303,7 @@ class _Block:
                         store(out, value.astype(out.dtype), token, column + (j * N + i))
 
 
-def _over_row(value: LocalVar, combine: Operation) -> None:
+def over_row(value: LocalVar, combine: Operation) -> None:
     """Combine the values of the threads that share a row; each gets the result."""
     for distance in (1, 2):
         value.set(combine(value.value, from_neighbour(value.value, distance)))
@@ -312,31 +316,46 @@ def make_tensor_core_chunk_attention(operator: PrefillAttention, spec: TargetSpe
     Shared: a tile of keys and one of values, and parts of scores. Reference:
     `PrefillAttention.definition`.
     """
-    shape = tensor_core_chunk_shape(operator, spec)
     with function(scheduled=True) as build:
         args = GroupArguments.declare(build, operator)
-        grid = operator.kv_heads, args.tiles(shape.rows)
-        with launch(shape.threads, *grid) as (g, turn, thread):
-            rows, first_row, end_row = args.rows_of(g, turn, shape.rows)
-            block = _Block(rows, shape, thread, first_row)
-            # Neither end of what a row sees falls from one row to the next.
-            begin, seen_by_all = rows.seen_by(rows.token(first_row))
-            begin_of_all, end = rows.seen_by(rows.token(first_row + (shape.rows - 1)))
-            last = bind(end - 1)
-            block.begin(block.keys, args.key, begin, last)
-            block.end(block.keys)
-            steps = tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)
-            with T.serial(0, steps) as step:
-                base = materialize(begin + step * shape.keys)
-                block.begin(block.values, args.value, base, last)
-                block.score()
-                block.end(block.values)
-                block.begin(block.keys, args.key, base + shape.keys, last)
-                block.add_parts()
-                with when((base < begin_of_all) | (base + shape.keys > seen_by_all)):
-                    block.mask(base)
-                block.weigh()
-                block.accumulate()
-                block.end(block.keys)
-            block.finish(args.out, end_row)
+        attend_whole(args, tensor_core_chunk_shape(operator, spec))
     return build.result
+
+
+def attend_whole(args: GroupArguments, shape: TensorCoreChunkShape) -> None:
+    """Launch a kernel whose blocks each go over all keys of their rows."""
+    grid = args.operator.kv_heads, args.tiles(shape.rows)
+    with launch(shape.threads, *grid) as (g, turn, thread):
+        rows, first_row, end_row = args.rows_of(g, turn, shape.rows)
+        block = ChunkBlock(rows, shape, thread, first_row)
+        # Neither end of what a row sees falls from one row to the next.
+        begin, seen_by_all = rows.seen_by(rows.token(first_row))
+        begin_of_all, end = rows.seen_by(rows.token(first_row + (shape.rows - 1)))
+        attend(block, args, (begin, end), (begin_of_all, seen_by_all))
+        block.finish(args.out, end_row)
+
+
+def attend(
+    block: ChunkBlock,
+    args: GroupArguments,
+    keys: tuple[Expr, Expr],
+    seen_by_all: tuple[Expr, Expr],
+) -> None:
+    """Go over the keys of a block, from the first one to before the second; what all rows see."""
+    shape, (begin, end) = block.shape, keys
+    last = bind(end - 1)
+    block.begin(block.keys, args.key, begin, last)
+    block.end(block.keys)
+    steps = tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)
+    with T.serial(0, steps) as step:
+        base = materialize(begin + step * shape.keys)
+        block.begin(block.values, args.value, base, last)
+        block.score()
+        block.end(block.values)
+        block.begin(block.keys, args.key, base + shape.keys, last)
+        block.add_parts()
+        with when((base < seen_by_all[0]) | (base + shape.keys > seen_by_all[1])):
+            block.mask(base)
+        block.weigh()
+        block.accumulate()
+        block.end(block.keys)

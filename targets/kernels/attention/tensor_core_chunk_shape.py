@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.divided_attention import DividedAttention
 from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE, SUMS, WARP, K, M, N
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -20,6 +21,7 @@ FEW_ROWS = 32  # of others, whose chunks would have too few blocks
 WARPS = 8  # aim: a row's channels are in parts until a block has so many
 ENOUGH_CHANNELS = 128  # of a part, which is not divided further
 KEYS = 32  # of a tile, at most
+MOST_SPLITS = 16  # of the keys of a short chunk
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,28 @@ def tensor_core_chunk_shape(operator: PrefillAttention, spec: TargetSpec) -> Ten
             keys //= 2
         rows //= 2
     raise LoweringError(f"`{operator.kind}`: no block of `{spec.name}` holds heads of {dim}")
+
+
+def divided(operator: PrefillAttention, spec: TargetSpec) -> DividedAttention | None:
+    """The operator with memory for splits of the keys; None where no chunk is to divide them.
+
+    100 rows of 8 heads are 25 blocks, each of which would read all of a long context. Where there
+    are more heads there are more blocks; a window is soon read; pictures see keys that are later.
+    """
+    blocks = spec.tuning.short_chunks.multiprocessors
+    divides = (
+        operator.rounds_to_halves
+        and operator.window is None
+        and operator.part.is_whole
+        and operator.heads < MANY_HEADS
+        and not operator.has_copies
+        and not operator.sees_pictures
+    )
+    if not divides or blocks < 2:
+        return None
+    # Blocks of a chunk * its splits are at most `blocks`, and have that many rows of a head.
+    places = blocks * tensor_core_chunk_shape(operator, spec).rows // operator.heads
+    return DividedAttention(**vars(operator), blocks=blocks, places=places)
 
 
 def _parts(dim: int, sixteens: int) -> int:

@@ -24,6 +24,7 @@ from gemma4_compile.operators.activations import (
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
+from gemma4_compile.operators.divided_attention import DividedAttention
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.linear_pair import LinearPair
@@ -98,6 +99,11 @@ OPERATORS: Mapping[str, Operator] = {
     ),
     "attention of a chunk": OF_CHUNK,
     "attention of a chunk, rounded": replace(OF_CHUNK, rounds_to_halves=True),
+    "attention of a chunk, divided": DividedAttention(
+        **{**vars(OF_CHUNK), "window": None, "cache_rows": None, "rounds_to_halves": True},
+        blocks=132,
+        places=1056,
+    ),
     "attention of texts": SpanAttention(4, 2, 256, 512, F16, F16),
     "attention of one row": ATTENTION,
     "attention of few rows": replace(ATTENTION, rows=Few(MOST)),
@@ -182,6 +188,7 @@ attention of a chunk: attention/prefill_attention
 attention of a chunk, rounded: attention/prefill_attention
     webgpu/h200-matrices: attention/subgroup_matrix_chunk_attention
     cuda: attention/tensor_core_chunk_attention
+attention of a chunk, divided: attention/tensor_core_divided_chunk
 attention of texts: attention/span_attention
     metal/simdgroups: attention/simdgroup_span_attention
     metal/tensors: attention/simdgroup_span_attention
