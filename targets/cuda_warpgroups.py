@@ -12,6 +12,8 @@ from gemma4_compile.targets.kernels.tiles.warpgroups import (
     BEGIN,
     COMMIT,
     DECODE_NIBBLES,
+    DECODE_OFFSET_NIBBLES,
+    DECODE_SIXES,
     MOST_COLUMNS,
     MULTIPLY,
     SHOW,
@@ -55,6 +57,34 @@ __forceinline__ __device__ void {name}(unsigned int* to, unsigned int word, floa
   }}
 }}
 """
+_DECODE_OFFSET_NIBBLES = """
+__forceinline__ __device__ void {name}(unsigned int* to, unsigned int word, __half zero_point,
+                                       __half scale, __half offset) {{
+  __half2 zero = __hadd2(__float2half2_rn(1024.0f), __half2half2(zero_point));
+  __half2 factor = __half2half2(scale), own = __half2half2(offset);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {{
+    unsigned int pair = ((word >> (4 * i)) & 0x000F000Fu) | 0x64006400u;
+    __half2 values = __hfma2(__hsub2(*(__half2*)&pair, zero), factor, own);
+    to[i] = *(unsigned int*)&values;
+  }}
+}}
+"""
+# A pair's upper bits are a shift away from their place above its lower ones.
+_DECODE_SIXES = """
+__forceinline__ __device__ void {name}(unsigned int* to, unsigned int word, unsigned int upper,
+                                       int eight, float zero_point, __half scale) {{
+  __half2 zero = __float2half2_rn(1024.0f + zero_point), factor = __half2half2(scale);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {{
+    int shift = i / 2 * 8 + i % 2 * 2 + eight * 4 - 4;
+    unsigned int high = shift < 0 ? upper << -shift : upper >> shift;
+    unsigned int pair = ((word >> (4 * i)) & 0x000F000Fu) | (high & 0x00300030u) | 0x64006400u;
+    __half2 values = __hmul2(__hsub2(*(__half2*)&pair, zero), factor);
+    to[i] = *(unsigned int*)&values;
+  }}
+}}
+"""
 
 
 def _multiply(columns: int) -> str:
@@ -85,5 +115,7 @@ SOURCES: Mapping[str, str] = {
         for name, instruction in _INSTRUCTIONS.items()
     },
     DECODE_NIBBLES: _DECODE_NIBBLES.format(name=DECODE_NIBBLES),
+    DECODE_OFFSET_NIBBLES: _DECODE_OFFSET_NIBBLES.format(name=DECODE_OFFSET_NIBBLES),
+    DECODE_SIXES: _DECODE_SIXES.format(name=DECODE_SIXES),
 }
 """Source by name; a call of another name is none of these."""

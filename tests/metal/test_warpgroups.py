@@ -13,6 +13,7 @@ import tvm
 from gemma4_compile.operators.activations import HALVED_INT8, PACKED
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import TargetSpec
 from tests.marks import slow_unless
@@ -26,6 +27,11 @@ F16, GROUP = "float16", 32
 
 def chunk(bits: int, cols: int, rows: tuple[int, ...], **fields: Any) -> Linear:
     layout = WeightLayout(bits, F16, GROUP, cols, rows)
+    return replace(Linear(CHUNK, layout, PACKED, activations=HALVED_INT8), **fields)
+
+
+def with_minima(cols: int, rows: tuple[int, ...], **fields: Any) -> Linear:
+    layout = MinimaLayout(4, "uint32", GROUP, cols, rows)
     return replace(Linear(CHUNK, layout, PACKED, activations=HALVED_INT8), **fields)
 
 
@@ -45,11 +51,16 @@ CASES: dict[str, tuple[int, int, Linear]] = {
         200,
         chunk(8, 384, (256,), epilogue=Epilogue.GELU_GATE.value, ple_width=5 * 256),
     ),
+    # Three steps: the second block of a row is the shorter one.
+    "minima": (96, 101, with_minima(384, (64, 72))),
+    "minima, pairs": (192, 200, with_minima(512, (136,), epilogue=Epilogue.GELU_PAIRS.value)),
+    "minima, the widest tile": (256, 300, with_minima(2560, (130,))),
+    "6 bits": (128, 130, chunk(6, 384, (64, 72))),
     "the widest tile": (256, 300, chunk(4, 1536, (130,))),
     "a few rows, which have the other kernel": (96, 19, chunk(4, 384, (64, 72))),
 }
 """A block's rows of x, rows of x, and the matmul."""
-QUICK = "4 bits"
+QUICK = ("4 bits", "minima")
 
 
 def case_of(name: str) -> tuple[KernelCase, TargetSpec]:
@@ -57,7 +68,7 @@ def case_of(name: str) -> tuple[KernelCase, TargetSpec]:
     return make_case(operator, len(name), rows=rows), spec_of(tile)
 
 
-@pytest.mark.parametrize("name", slow_unless(lambda name: name == QUICK, list(CASES)))
+@pytest.mark.parametrize("name", slow_unless(lambda name: name in QUICK, list(CASES)))
 def test_every_kernel_computes_its_definition(
     name: str, metal_device: tvm.runtime.Device, tmp_path: Path
 ) -> None:
@@ -69,20 +80,39 @@ def test_every_kernel_computes_its_definition(
             emulated.check(order)
 
 
-MISTAKES: dict[str, Callable[[str], str]] = {
-    "no barrier before the first step": without(BARRIER, 0),
-    "no barrier before the next step": without(BARRIER, 1),
-    "no wait for what a stage's products read": other(r"gemma4_warpgroup_wait\(\);", ""),
-    "operands overwritten before they are read": other(r"gemma4_warpgroup_wait_but_one\(\);", ""),
-    "pieces in the order of their channels": other(r"\((cse_v\w+) \^ cse_v\w+\)", r"\1"),
+MISTAKES: dict[str, tuple[str, Callable[[str], str]]] = {
+    "no barrier before the first step": ("4 bits", without(BARRIER, 0)),
+    "no barrier before the next step": ("4 bits", without(BARRIER, 1)),
+    "no wait for what a stage's products read": (
+        "4 bits",
+        other(r"gemma4_warpgroup_wait\(\);", ""),
+    ),
+    "operands overwritten before they are read": (
+        "4 bits",
+        other(r"gemma4_warpgroup_wait_but_one\(\);", ""),
+    ),
+    "pieces in the order of their channels": (
+        "4 bits",
+        other(r"\((cse_v\w+) \^ cse_v\w+\)", r"\1"),
+    ),
+    "offsets of the other row": (
+        "minima",
+        other(r"(decode_offset_nibbles\(.*)\[1\]\);", r"\1[0]);"),
+    ),
+    "sizes of a step before": ("minima", other(r"(\w+ \* 4\) \+ cse_v\w+\)) & 7\)", r"\1 & 3)")),
+    "upper bits of the other eight channels": (
+        "6 bits",
+        other(r"(decode_sixes\(.*), 1, ", r"\1, 0, "),
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found(name: str, metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
-    case, spec = case_of(QUICK)
+    case_name, change = MISTAKES[name]
+    case, spec = case_of(case_name)
     library = link_cases([case], spec, tmp_path)
-    with emulator.mistake(MISTAKES[name]), emulator.memory_of_cuda(spec):
+    with emulator.mistake(change), emulator.memory_of_cuda(spec):
         emulated = EmulatedCases.load([case], metal_device, library)
         assert any(differences([case], emulated.run(order)) for order in ORDERS)

@@ -20,9 +20,9 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.linear import INTEGERS, WeightLayout
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.minima import MinimaLayout
+from gemma4_compile.operators.minima import BLOCK_WORDS, GROUPS, MinimaLayout, terms
 from gemma4_compile.operators.packing import TOP_BITS, word
-from gemma4_compile.operators.packings import BYTES, NIBBLES
+from gemma4_compile.operators.packings import BYTES, NIBBLES, SIXES
 from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -37,6 +37,7 @@ from gemma4_compile.targets.kernels.tiles.products import Finish
 from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     PIECE_WORDS,
     WARP,
+    WORD_HALVES,
     address,
     copy_half_piece,
     copy_piece,
@@ -47,6 +48,8 @@ from gemma4_compile.targets.kernels.tiles.warpgroups import (
     begin_products,
     commit_products,
     decode_nibbles,
+    decode_offset_nibbles,
+    decode_sixes,
     multiply,
     show_to_warpgroups,
     wait_for_products,
@@ -62,6 +65,8 @@ ALIGNMENT = 1024  # of lines: places of pieces go by an address, not by a row
 OWN = 2  # rows of W of a thread
 SLOTS = 2  # rows of x that wait in registers
 EXPONENT, LARGEST_POWER = 0x7F800000, 254 << 23  # of a float32, and the bits of 2^127
+TOP_NIBBLE = 15
+LEAST_SCALE = 1e-30  # that something is divided by
 EVEN_BYTES, ODD_BYTES = 0x00FF00FF, 0xFF00FF00
 
 
@@ -107,8 +112,8 @@ def takes_warpgroups(layout: WeightLayout, spec: TargetSpec) -> bool:
     """Return whether a matrix is large and has what tiles take: whole steps, scales in float16."""
     if layout.rows < spec.tuning.warpgroups.matrix_rows:
         return False
-    plain = layout.form == INTEGERS and not isinstance(layout, MinimaLayout)
-    stored = plain and layout.packing in (NIBBLES, BYTES) and layout.dtype == "float16"
+    integers = layout.form == INTEGERS and layout.packing in (NIBBLES, SIXES, BYTES)
+    stored = isinstance(layout, MinimaLayout) or (integers and layout.dtype == "float16")
     pairs = all(rows % OWN == 0 for rows in layout.split_rows)
     return stored and layout.group_size == GROUP and layout.cols % STEP == 0 and pairs
 
@@ -216,51 +221,96 @@ class _Weights:
 
     def __init__(self, weights: WeightReader, thread: Expr, row_of: RowOf) -> None:
         self._weights, layout = weights, weights.layout
-        self._nibbles = layout.packing == NIBBLES
+        self._packing, self._has_minima = layout.packing, isinstance(layout, MinimaLayout)
         self._count = layout.packing.words(GROUP)
         self._quarter = bind(tirx.floormod(thread, STEP_GROUPS))
         self.first = bind(tirx.floordiv(thread, WARP) * 16 + tirx.floormod(thread, WARP) // 4 * OWN)
         self._rows = [materialize(row_of(self.first + own)) for own in range(OWN)]
         self._words = local((OWN * self._count,), "uint32")
         self._next = local((OWN * self._count,), "uint32")
-        self._scales, self._next_scales = local((OWN,), "float16"), local((OWN,), "float16")
+        self._scales = local((OWN,), "float16")
+        if self._has_minima:
+            self._zeros, self._offsets = local((OWN,), "float16"), local((OWN,), "float16")
+            self._sizes = local((OWN * BLOCK_WORDS,), "uint32")
+        else:
+            self._next_scales = local((OWN,), "float16")
         self._a = local((2 * 2 * PIECES,), "uint32")
 
     def read(self, step: Expr) -> None:
         """Read a step's groups, to be taken later."""
         group = bind(step * STEP_GROUPS + self._quarter)
 
+        whole = self._count % PIECE_WORDS == 0
+        size, copy = (PIECE_WORDS, copy_piece) if whole else (WORD_HALVES, copy_half_piece)
+
         def read(split: Sequence[Buffer], begin: int) -> None:
             for own, row in enumerate(self._rows):
                 within = bind(row - begin)
-                for at in range(0, self._count, PIECE_WORDS):
+                for at in range(0, self._count, size):
                     source = address(split[0], within, group * self._count + at)
-                    copy_piece(address(self._next, own * self._count + at), source)
-                store(self._next_scales, split[1][within, group], own)
+                    copy(address(self._next, own * self._count + at), source)
+                if self._has_minima:
+                    block = tirx.floordiv(group, GROUPS) * BLOCK_WORDS
+                    to = address(self._sizes, own * BLOCK_WORDS)
+                    copy_piece(to, address(split[1], within, block))
+                else:
+                    store(self._next_scales, split[1][within, group], own)
 
         self._weights.in_split(self._rows[0], read)
 
-    def take(self) -> None:
-        """What was read is what is decoded from now on."""
+    def take(self, step: Expr) -> None:
+        """What was read, of a step, is what is decoded from now on."""
         for index in range(OWN * self._count):
             store(self._words, self._next[index], index)
         for own in range(OWN):
-            store(self._scales, self._next_scales[own], own)
+            if self._has_minima:
+                self._find_terms(own, step)
+            else:
+                store(self._scales, self._next_scales[own], own)
+
+    def _find_terms(self, own: int, step: Expr) -> None:
+        """Keep a group's scale, the code next to its 0, and the weight there, in float16.
+
+        That weight is half a scale or less, and so is what its rounding takes away: of the weight
+        of code 0, the minimum, it would be as much as of the largest.
+        """
+        place = tirx.bitwise_and(step * STEP_GROUPS + self._quarter, i32(GROUPS - 1))
+        sizes, place = self._sizes, bind(place.astype("uint32"))
+        scale, minimum = terms(lambda at: sizes[own * BLOCK_WORDS + at], place)
+        scale, minimum = bind(scale), bind(minimum)
+        nearest = tirx.floor(minimum / tirx.max(scale, f32(LEAST_SCALE)) + f32(0.5))
+        zero = bind(tirx.min(nearest, f32(TOP_NIBBLE)))
+        for to, value in (
+            (self._scales, scale),
+            (self._zeros, zero),
+            (self._offsets, zero * scale - minimum),
+        ):
+            store(to, value.astype("float16"), own)
 
     def decode(self, part: int) -> None:
         """Turn eight channels of the groups into operands of two products."""
-        zero, four = f32(self._weights.layout.packing.zero_point), local((4,), "uint32")
+        four = local((4,), "uint32")
         for own in range(OWN):
-            scale = self._scales[own]
-            if self._nibbles:
-                packed = self._words[own * self._count + part]
-                decode_nibbles(address(four, 0), packed, zero, scale)
-            else:
-                for half in range(2):
-                    packed = self._words[own * self._count + part * 2 + half]
-                    decode_bytes(address(four, half * 2), packed, zero, scale)
+            self._decode(four, own, part)
             for pair in range(4):
                 store(self._a, four[pair], part % 2 * 2 * PIECES + pair * OWN + own)
+
+    def _decode(self, four: Buffer, own: int, part: int) -> None:
+        packing, scale, first = self._packing, self._scales[own], own * self._count
+        zero, to = f32(packing.zero_point), address(four, 0)
+        if self._has_minima:
+            group = self._zeros[own], scale, self._offsets[own]
+            decode_offset_nibbles(to, self._words[first + part], *group)
+        elif packing == NIBBLES:
+            decode_nibbles(to, self._words[first + part], zero, scale)
+        elif packing == SIXES:
+            run, eight = divmod(part, 2)
+            words = [self._words[first + run * packing.run_words + at] for at in (eight, 2)]
+            decode_sixes(to, *words, eight, zero, scale)
+        else:
+            for half in range(2):
+                packed = self._words[first + part * 2 + half]
+                decode_bytes(address(four, half * 2), packed, zero, scale)
 
     def operand(self, part: int, line: int) -> Expr:
         """Where the operand of one of them is."""
@@ -286,7 +336,7 @@ class WarpgroupTileProduct:
         row_of_w: RowOf,
     ) -> None:
         self._shape, self._thread = shape, thread
-        nibbles = weights.layout.packing == NIBBLES
+        nibbles = weights.layout.packing.interleaved
         self._right = _Rows(shape, x, nibbles, thread, row_of_x)
         self._left = _Weights(weights, thread, row_of_w)
         self._sums = local((shape.rows // 2,))
@@ -297,7 +347,7 @@ class WarpgroupTileProduct:
         """Add the products of all steps; the number is the same in the whole block."""
         left, right, turns = self._left, self._right, self._shape.turns
         left.read(i32(0))
-        left.take()
+        left.take(i32(0))
         for turn in range(turns):
             right.read(i32(0), turn)
             right.write(i32(0), turn)
@@ -324,7 +374,7 @@ class WarpgroupTileProduct:
                     else:
                         right.read(after, part % SLOTS)
                 wait_for_products(but_one=True)
-            left.take()
+            left.take(following)
             left.decode(0)
             wait_for_products()
             show_to_warpgroups()

@@ -31,6 +31,8 @@ WAIT_BUT_ONE = "gemma4_warpgroup_wait_but_one"
 WAIT = "gemma4_warpgroup_wait"
 SHOW = "gemma4_show_to_warpgroups"
 DECODE_NIBBLES = "gemma4_decode_nibbles"
+DECODE_OFFSET_NIBBLES = "gemma4_decode_offset_nibbles"
+DECODE_SIXES = "gemma4_decode_sixes"
 HAS_WARPGROUPS = "gemma4_has_warpgroups"
 
 
@@ -75,6 +77,26 @@ def show_to_warpgroups() -> None:
 def decode_nibbles(to: Expr, word: Expr, zero_point: Expr, scale: Expr) -> None:
     """Write eight scaled nibbles of a word as the halves of four words: 0 and 4, 1 and 5, ..."""
     _call(DECODE_NIBBLES, to, word, zero_point, scale)
+
+
+def decode_offset_nibbles(
+    to: Expr, word: Expr, zero_point: Expr, scale: Expr, offset: Expr
+) -> None:
+    """`decode_nibbles` plus an offset, rounded once; the zero point is a half, too."""
+    _call(DECODE_OFFSET_NIBBLES, to, word, zero_point, scale, offset)
+
+
+def decode_sixes(
+    to: Expr, word: Expr, upper: Expr, eight: int, zero_point: Expr, scale: Expr
+) -> None:
+    """`decode_nibbles` of six bits.
+
+    Parameters
+    ----------
+    upper : the word with the upper two bits of a run (`packings.Sixes`)
+    eight : which of the run's two
+    """
+    _call(DECODE_SIXES, to, word, upper, tirx.const(eight, "int32"), zero_point, scale)
 
 
 def has_warpgroups() -> Expr:
