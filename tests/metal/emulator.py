@@ -136,6 +136,19 @@ def _threadgroup(flags: Sequence[str]) -> Path:
     return _cached("threadgroup", [*_own_sources(), *flags], make, ".o")
 
 
+def compile_text(text: str) -> Path:
+    """A library of C++ that needs no header, its halves as those of kernels."""
+
+    def make(scratch: Path, output: Path) -> None:
+        unit = scratch / "text.cc"
+        unit.write_text(text)
+        flags = [one for one in KERNEL_FLAGS if not one.startswith("-fsanitize")]
+        _zig([*FLAGS, *flags, "-fno-strict-aliasing", "-c", str(unit), "-o", f"{unit}.o"])
+        _link([f"{unit}.o"], output)
+
+    return _cached("text", [text], make)
+
+
 def check_kernels(sources: Mapping[str, str]) -> None:
     """Compile without a result; KernelError as `compile_kernels`."""
     with tempfile.TemporaryDirectory() as scratch:
