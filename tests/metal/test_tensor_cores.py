@@ -16,6 +16,7 @@ from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.byte_tile_tuning import ByteTile, ByteTileTuning, ShortChunkTuning
 from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from tests.fixed_scheme import FixedLayout
 from tests.marks import slow_unless
 from tests.metal import emulator
@@ -32,6 +33,7 @@ from tests.numerics.tensor_cores import (
     chunk_cases,
     divided_cases,
     few_row_cases,
+    few_rows_of_minima_cases,
     packed_chunk_cases,
     short_chunk_cases,
     two_kernel_cases,
@@ -170,6 +172,41 @@ def test_every_kernel_of_a_few_rows_computes_its_definition(
     order: str, few_rows: EmulatedCases
 ) -> None:
     few_rows.check(order)
+
+
+def link_minima(cases: list[KernelCase], sizes: FewRowTensorCoreTuning, folder: Path) -> Path:
+    tuning = replace(emulator.TENSOR_CORES.tuning, few_row_tensor_cores=sizes)
+    return link_cases(cases, replace(emulator.TENSOR_CORES, tuning=tuning), folder)
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == "many rows a block", SIZES))
+def test_every_kernel_of_a_few_rows_of_minima_computes_its_definition(
+    name: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    cases = list(few_rows_of_minima_cases())
+    library = link_minima(cases, SIZES[name], tmp_path)
+    with emulator.memory_of_cuda():
+        emulated = EmulatedCases.load(cases, metal_device, library)
+        for order in ORDERS:
+            emulated.check(order)
+
+
+WARP_BARRIER = "gemma4_warp_barrier();"
+MINIMA_MISTAKES = {
+    "no barrier before a step's words are decoded": without(WARP_BARRIER, 1),
+    "sums of x without a channel of four": other("16843009", "65793"),
+}
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda name: name.startswith("sums"), MINIMA_MISTAKES))
+def test_a_mistake_in_a_few_rows_of_minima_is_found(
+    name: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    cases = list(few_rows_of_minima_cases())[:1]
+    library = link_minima(cases, SIZES["many warps a row"], tmp_path)
+    with emulator.mistake(MINIMA_MISTAKES[name]), emulator.memory_of_cuda():
+        emulated = EmulatedCases.load(cases, metal_device, library)
+        assert any(differences(cases, emulated.run(order)) for order in ORDERS)
 
 
 TILES = {

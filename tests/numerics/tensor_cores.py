@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 from gemma4_compile.operators.activations import INT8, PACKED
@@ -12,7 +13,7 @@ from gemma4_compile.operators.divided_attention import DividedAttention
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.operators.rows import CHUNK
+from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.operators.vision_attention import PatchAttention
 from tests.matmuls import int8_linear
 from tests.numerics.kernel_cases import KernelCase, make_case
@@ -142,6 +143,36 @@ FEW_ROWS: tuple[Linear | ExpertLinear, ...] = (
 """Matmuls of a few packed rows, of any number of them, in every layout and with every epilogue."""
 
 
+def _of_minima(cols: int, rows: tuple[int, ...], **fields: Any) -> Linear:
+    operator = test_few_row_linear.int8(4, cols, rows, **fields)
+    return replace(operator, layout=test_minima_kernels.minima(cols, *rows))
+
+
+FEW_ROWS_OF_MINIMA: tuple[Linear | ExpertLinear, ...] = (
+    # E2B's and 12B's widths; a last block of one group, of five, and of all; rows in splits.
+    _of_minima(1536, (136,), tiled=True),
+    _of_minima(3840, (72,)),
+    _of_minima(32, (40,)),
+    _of_minima(416, (64, 64, 40), tiled=True),
+    _of_minima(288, (130,), epilogue=Epilogue.GELU_PAIRS.value),
+    _of_minima(2112, (40,), tiled=True),
+    _of_minima(
+        512,
+        (192,),
+        epilogue=Epilogue.GELU_PAIRS.value,
+        packed_out=True,
+        tiled=True,
+        tiled_out=True,
+    ),
+    *(
+        one
+        for one in test_minima_kernels.operators()
+        if isinstance(one, ExpertLinear) and one.is_int8 and isinstance(one.rows, Few)
+    ),
+)
+"""The same of groups with minima."""
+
+
 PACKED_CHUNKS: tuple[Linear | ExpertLinear, ...] = (
     # Groups that end within a step, rows that end within a tile, a tile in two splits.
     int8_linear(CHUNK, WeightLayout(4, F16, GROUP, 96, (64, 64, 40)), PACKED),
@@ -214,6 +245,12 @@ def few_row_cases() -> Iterator[KernelCase]:
     for seed, operator in enumerate(FEW_ROWS):
         for rows in (1 + seed % 9, 9 - seed % 3):
             yield make_case(operator, seed, rows=rows)
+
+
+def few_rows_of_minima_cases() -> Iterator[KernelCase]:
+    """Each with a number of rows within one product, the first with rows of a second one."""
+    for seed, operator in enumerate(FEW_ROWS_OF_MINIMA):
+        yield make_case(operator, seed, rows=(9, 8, 1, 4, 7)[seed % 5])
 
 
 def two_kernel_cases() -> Iterator[KernelCase]:

@@ -20,17 +20,14 @@ from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident
 from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul
 from gemma4_compile.targets.kernels.prologues.packed_products import NONE
 from gemma4_compile.targets.kernels.prologues.packed_rows import are_tiled
-from gemma4_compile.targets.kernels.tiles.byte_products import (
-    Weights,
-    multiply,
-    store_sums,
-)
+from gemma4_compile.targets.kernels.tiles.byte_products import multiply, store_sums
 from gemma4_compile.targets.kernels.tiles.byte_rows import Rows
 from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     fills_tensor_cores,
     takes_tensor_cores,
     tensor_core_shape,
 )
+from gemma4_compile.targets.kernels.tiles.minima_products import weights_of
 from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS
 from gemma4_compile.targets.kernels.tiles.warps import Warp
 from gemma4_compile.targets.spec import TargetSpec
@@ -63,7 +60,7 @@ def multiply_on_tensor_cores(matmul: FewRowMatmul, spec: TargetSpec) -> None:
         def row_of(row: Expr) -> Expr:
             return tirx.min(first + row, rows - 1) if rows % shape.rows else first + row
 
-        weights = Weights(warp, matmul.weights, first, row_of)
+        weights = weights_of(warp, matmul.weights, first, row_of)
         # Sums of rows of x that there are not are not stored.
         left = Rows(warp, matmul.x, lambda i: begin + tirx.min(i, count - 1), layout)
         sums = multiply(warp, weights, left)

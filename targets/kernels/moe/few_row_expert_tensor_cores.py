@@ -26,17 +26,14 @@ from gemma4_compile.targets.kernels.moe.expert_tiles import kept_or_previous, ta
 from gemma4_compile.targets.kernels.moe.router import slots_of
 from gemma4_compile.targets.kernels.prologues.packed_products import NONE, pack_products
 from gemma4_compile.targets.kernels.prologues.packed_rows import left_args, matmul_results
-from gemma4_compile.targets.kernels.tiles.byte_products import (
-    Weights,
-    multiply,
-    store_sums,
-)
+from gemma4_compile.targets.kernels.tiles.byte_products import multiply, store_sums
 from gemma4_compile.targets.kernels.tiles.byte_rows import Rows
 from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     TensorCoreShape,
     takes_tensor_cores,
     tensor_core_shape,
 )
+from gemma4_compile.targets.kernels.tiles.minima_products import weights_of
 from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS
 from gemma4_compile.targets.kernels.tiles.warps import Warp
 from gemma4_compile.targets.spec import TargetSpec
@@ -79,7 +76,7 @@ def make_few_row_expert_tensor_cores(operator: ExpertLinear, spec: TargetSpec) -
             with when(_first_of(chosen) == pair):
                 first, base = bind(index * shape.rows), bind(operator.first_row(expert))
                 warp = Warp(shape, thread)
-                weights = Weights(
+                weights = weights_of(
                     warp, reader, base, lambda row: base + tirx.min(first + row, rows - 1)
                 )
 

@@ -79,15 +79,28 @@ class Weights:
         self._own_row = bind(tirx.min(warp.lane, shape.warp_rows - 1))
         self._scale_row = bind(row_of(own + self._own_row))
         self._next_words = local((len(reads) * PIECE_WORDS,), "uint32")
-        self._next_scales = local((shape.groups,), layout.dtype)
+        self._next_scales = local((self._scale_count,), layout.dtype)
         self._words = local((shape.tiles * MATRICES,), "uint32")
         warps = shape.bands * shape.warps
         self._memory = shared_pieces(warps * shape.warp_pieces)
-        self._scale_memory = shared((warps * shape.warp_rows * self._row_halves,), "uint32x2")
+        self._scale_memory = self._shared_scales(warps * shape.warp_rows)
         # Of both parts of a step where those of one are less than half a piece.
         self._loaded = max(self._groups_at_once, HALF_BYTES // shape.scale_bytes)
-        self._scales = local((shape.tiles * self._scale_rows * self._loaded,), layout.dtype)
+        self._scales = self._own_scales(shape.tiles * self._scale_rows * self._loaded)
         self._part = 0
+
+    def _shared_scales(self, rows: int) -> Buffer:
+        """Memory in which rows' scales of a step are handed on."""
+        return shared((rows * self._row_halves,), "uint32x2")
+
+    def _own_scales(self, groups: int) -> Buffer:
+        """A lane's scales of some groups."""
+        return local((groups,), self._reader.layout.dtype)
+
+    @property
+    def _scale_count(self) -> int:
+        """Elements that hold a row's scales of a step."""
+        return self._warp.shape.groups
 
     @property
     def _scale_rows(self) -> int:
@@ -135,20 +148,24 @@ class Weights:
 
     def take(self) -> None:
         """Hand on what was read to the lanes that multiply it."""
-        warp, shape = self._warp, self._warp.shape
+        shape = self._warp.shape
         warp_barrier()  # what was taken before may still be being read
         for k in range(shape.warp_rows // READ_ROWS):
             row = self._place + k * READ_ROWS % BYTE_ROWS
             tile = bind(self._first_piece + k * READ_ROWS // BYTE_ROWS * TILE_PIECES)
             to = address(self._memory, tile + _place(bind(row), self._piece))
             copy_piece(to, address(self._next_words, k * PIECE_WORDS))
+        self._take_scales()
+        warp_barrier()
+
+    def _take_scales(self) -> None:
+        warp, shape = self._warp, self._warp.shape
         own = bind((warp.number * shape.warp_rows + self._own_row) * self._row_halves)
         size = HALF_BYTES // shape.scale_bytes
         with when(warp.lane < shape.warp_rows):
             for half in range(self._row_halves):
                 to = address(self._scale_memory, own + half)
                 copy_half_piece(to, address(self._next_scales, half * size))
-        warp_barrier()
 
     @property
     def _first_piece(self) -> Expr:
@@ -190,6 +207,10 @@ class Weights:
         at = (self._part * self._groups_at_once + index) % self._loaded
         return as_f32(self._scales[tile * self._loaded + at])
 
+    def minimum(self, tile: int, index: int) -> Expr | None:
+        """A loaded group's minimum of the lane's row, if groups have one."""
+        return None
+
 
 def multiply(warp: Warp, weights: Weights, rows: Rows) -> Buffer:
     """A warp's sums over its channels: of each tile the lane's row, for two rows of x."""
@@ -215,10 +236,14 @@ def multiply(warp: Warp, weights: Weights, rows: Rows) -> Buffer:
                             to = address(dots, 0), address(source, 0)
                             multiply_add_bytes(*to, left[half], right[half])
                         scale = bind(weights.scale(tile, index))
+                        minimum = weights.minimum(tile, index)
                         for k in range(BYTE_SUMS):
                             dot = tirx.reinterpret("float32", dots[k]) - warp.none
                             at = tile * BYTE_SUMS + k
-                            store(sums, sums[at] + dot * (scale * scales[k]), at)
+                            total = sums[at] + dot * (scale * scales[k])
+                            if minimum is not None:
+                                total = total - minimum * rows.sum_of(k)
+                            store(sums, total, at)
     return sums
 
 

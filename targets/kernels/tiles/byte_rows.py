@@ -8,6 +8,8 @@ from tvm import tirx
 
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.minima import MinimaLayout
+from gemma4_compile.operators.packing import ONES
 from gemma4_compile.operators.tir import bind, store
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import local
@@ -46,6 +48,8 @@ class Rows:
         most = warp.shape.groups
         self._words, self._scales = local((most * HALVES,), "uint32"), local((BYTE_SUMS * most,))
         self._count = most
+        # Of a group with a minimum, scaled.
+        self._sums = local((BYTE_SUMS,)) if isinstance(layout, MinimaLayout) else None
 
     def load(self, first: Expr, count: int) -> None:
         """Read neighbouring groups."""
@@ -84,14 +88,26 @@ class Rows:
         """A loaded group's bytes of the lane's row, for a product each, and scales of its sums.
 
         `sums` becomes what the group's products are added to: what zero points add is taken back.
+        With minima they add nothing, and the sums of the rows' groups are kept for `sum_of`.
         """
         pair = [bind(self._words[index * HALVES + half]) for half in range(HALVES)]
         right = _in_order(*pair) if self._layout.products.interleaved else pair
-        minus = bits(-self._layout.products.byte_zero % 256 * 0x01010101)
+        factor = -self._layout.products.byte_zero if self._sums is None else 1
+        minus = bits(factor % 256 * ONES)
         for half, source in ((0, self._warp.magic), (1, sums)):
             multiply_add_bytes(address(sums, 0), address(source, 0), minus, right[half])
-        scales = [self._scales[k * self._count + index] for k in range(BYTE_SUMS)]
-        return right, [bind(scale) for scale in scales]
+        scales = [bind(self._scales[k * self._count + index]) for k in range(BYTE_SUMS)]
+        if self._sums is not None:
+            for k, scale in enumerate(scales):
+                whole = tirx.reinterpret("float32", sums[k]) - self._warp.none
+                store(self._sums, whole * scale, k)
+                store(sums, self._warp.magic[k], k)
+        return right, scales
+
+    def sum_of(self, k: int) -> Expr:
+        """The scaled sum of the group's channels of a row, of which the lane has sums."""
+        assert self._sums is not None, "the layout has minima"
+        return self._sums[k]
 
 
 def _in_order(near: Expr, far: Expr) -> list[Expr]:

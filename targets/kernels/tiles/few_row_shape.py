@@ -8,6 +8,7 @@ from math import gcd
 
 from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.linear import INTEGERS, WeightLayout
+from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS, WARP
 from gemma4_compile.targets.spec import TargetSpec
@@ -21,6 +22,7 @@ TILE_PIECES = BYTE_ROWS * STEP_PIECES
 TILES, BANDS = (1, 2, 3, 4), (1, 2, 4)
 MOST_WARPS, MOST_WARPS_OF_ONE_TILE = 16, 20  # of a multiprocessor, by the registers of a lane
 MOST_RESIDENT = 16  # blocks of a multiprocessor, also of Turing's
+TERM_BYTES = 8  # of a group with a minimum: its scale and the minimum in float32
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,11 @@ class TensorCoreShape:
     ----------
     tiles : of 8 rows of the matrix that a warp multiplies
     warps : that divide the channels of the same tiles
-    bits, scale_bytes, all_groups : of the matrix: of a weight, of a group's scale, and of a row
+    bits, scale_bytes, all_groups : of the matrix: of a weight, of a group's scale, and of a row;
+        with minima a group's share of its block's words is as a scale
     bands : of tiles in a block, each with warps of its own
     resident : blocks that a multiprocessor is to hold
+    minima : whether groups have a minimum beside the scale
     """
 
     tiles: int
@@ -43,6 +47,7 @@ class TensorCoreShape:
     all_groups: int
     bands: int = 1
     resident: int = 1
+    minima: bool = False
 
     @property
     def threads(self) -> int:
@@ -77,7 +82,8 @@ class TensorCoreShape:
     @property
     def shared_bytes(self) -> int:
         """Shared memory: what lanes hand on, the sums, and products that are packed."""
-        scales = self.warp_rows * self.groups * self.scale_bytes
+        term_bytes = TERM_BYTES if self.minima else 0
+        scales = self.warp_rows * self.groups * (self.scale_bytes + term_bytes)
         handed_on = self.bands * self.warps * (self.warp_pieces * PIECE_BYTES + scales)
         sums = self.warps * BYTE_ROWS * self.pitch * 4
         return handed_on + sums + BYTE_ROWS * (GROUP + 1) * 4
@@ -132,10 +138,11 @@ def _shapes(
     layout: WeightLayout, rows: int, spec: TargetSpec, copies: int
 ) -> Iterator[TensorCoreShape]:
     """Of each number of tiles and bands the blocks of any number of warps."""
-    scale_bytes = 2 if layout.dtype == "float16" else 4
+    minima = isinstance(layout, MinimaLayout)
+    scale_bytes, groups = 2 if minima or layout.dtype == "float16" else 4, layout.cols // GROUP
     for tiles in TILES:
         for bands in BANDS:
-            one = TensorCoreShape(tiles, 1, layout.bits, scale_bytes, layout.cols // GROUP, bands)
+            one = TensorCoreShape(tiles, 1, layout.bits, scale_bytes, groups, bands, minima=minima)
             held = _blocks_of_one(one, rows, spec, copies)
             most = MOST_WARPS_OF_ONE_TILE if tiles == 1 else MOST_WARPS
             for warps in range(1, min(one.steps, most // bands) + 1):
@@ -170,8 +177,8 @@ def _cost(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> f
 
 def takes_tensor_cores(layout: WeightLayout) -> bool:
     """Return whether tensor cores have the product of a matrix with quantised vectors."""
-    is_groups = layout.form == INTEGERS and layout.takes_int8
-    return is_groups and layout.products.fills_pieces
+    is_groups = layout.form == INTEGERS or isinstance(layout, MinimaLayout)
+    return is_groups and layout.takes_int8 and layout.products.fills_pieces
 
 
 def fills_tensor_cores(rows: int, spec: TargetSpec) -> bool:

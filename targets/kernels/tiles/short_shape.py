@@ -8,6 +8,7 @@ from math import gcd
 
 from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.types import IndexT
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.tiles.few_row_shape import (
@@ -78,7 +79,7 @@ def short_shape(
     x_rows : of a block: 16 or 32
     experts : that have as many rows and are multiplied at the same time; 0 where it is no expert's
     """
-    if not takes_tensor_cores(layout):
+    if not takes_tensor_cores(layout) or isinstance(layout, MinimaLayout):
         return None
     step = gcd(ROW_ALIGNMENT, *layout.split_rows[:-1]) if len(layout.split_rows) > 1 else 0
     fitting = [
@@ -101,7 +102,7 @@ def _shapes(
     for tiles in TILES:
         for bands in BANDS:
             one = ShortShape(
-                tiles, 1, layout.bits, scale_bytes, layout.cols // GROUP, bands, 1, x_rows
+                tiles, 1, layout.bits, scale_bytes, layout.cols // GROUP, bands, x_rows=x_rows
             )
             held = _held(one, rows, spec, max(1, experts))
             for warps in range(1, min(one.steps, most // bands) + 1):

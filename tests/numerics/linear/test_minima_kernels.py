@@ -17,7 +17,9 @@ from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.prologues import Norm
 from gemma4_compile.operators.rows import CHUNK, ONE, Few
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.linear.few_row_tensor_cores import fits_tensor_cores
+from gemma4_compile.targets.kernels.tiles.tensor_cores import MULTIPLY_ADD_BYTES
 from tests.marks import shares, under_limits
 from tests.matmuls import int8_linear
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -101,6 +103,12 @@ def test_a_weight_is_its_code_times_the_scale_less_the_minimum() -> None:
     close(y, x.astype(np.float64) @ matrix.T)
 
 
-def test_tensor_cores_do_not_take_them() -> None:
-    operator = int8_linear(FEW, minima(1536, 4096), PACKED)
-    assert not fits_tensor_cores(operator, target_spec("cuda"))
+@pytest.mark.parametrize(
+    ("dtype", "rows", "fits"),
+    [(PACKED, 4096, True), ("float32", 4096, False), (PACKED, 256, False)],
+)
+def test_tensor_cores_take_packed_rows_of_larger_ones(dtype: str, rows: int, fits: bool) -> None:
+    operator, spec = int8_linear(FEW, minima(1536, rows), dtype), target_spec("cuda")
+    assert fits_tensor_cores(operator, spec) == fits
+    kernel = str(make_kernel(operator, spec).script())
+    assert (MULTIPLY_ADD_BYTES in kernel) == fits

@@ -8,6 +8,7 @@ import pytest
 
 from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.tiles.few_row_shape import (
@@ -36,15 +37,17 @@ def shape_of(rows: int, groups: int, bits: int = 4, block_rows: int = 0) -> Tens
 
 
 @pytest.mark.parametrize("tuning", TUNINGS)
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 8, "minima"])
 @pytest.mark.parametrize("block_rows", [0, 64])
 @pytest.mark.parametrize(("rows", "groups"), MATRICES)
 def test_blocks_fit(
-    rows: int, groups: int, block_rows: int, bits: int, tuning: FewRowTensorCoreTuning
+    rows: int, groups: int, block_rows: int, bits: int | str, tuning: FewRowTensorCoreTuning
 ) -> None:
     spec = replace(CUDA, tuning=replace(CUDA.tuning, few_row_tensor_cores=tuning))
+    minima = MinimaLayout(4, "uint32", GROUP, groups * GROUP, (rows,))
+    layout = layout_of((rows,), groups, bits) if isinstance(bits, int) else minima
 
-    shape = tensor_core_shape(layout_of((rows,), groups, bits), rows, spec, block_rows)
+    shape = tensor_core_shape(layout, rows, spec, block_rows)
 
     assert shape.rows == (block_rows or shape.rows)
     assert shape.threads <= spec.max_threads_per_block
