@@ -65,8 +65,7 @@ ALIGNMENT = 1024  # of lines: places of pieces go by an address, not by a row
 OWN = 2  # rows of W of a thread
 SLOTS = 2  # rows of x that wait in registers
 EXPONENT, LARGEST_POWER = 0x7F800000, 254 << 23  # of a float32, and the bits of 2^127
-TOP_NIBBLE = 15
-LEAST_SCALE = 1e-30  # that something is divided by
+TOP_NIBBLE, LEAST_SCALE = 15, 1e-30  # of a weight with a minimum; that something is divided by
 EVEN_BYTES, ODD_BYTES = 0x00FF00FF, 0xFF00FF00
 
 
@@ -239,7 +238,6 @@ class _Weights:
     def read(self, step: Expr) -> None:
         """Read a step's groups, to be taken later."""
         group = bind(step * STEP_GROUPS + self._quarter)
-
         whole = self._count % PIECE_WORDS == 0
         size, copy = (PIECE_WORDS, copy_piece) if whole else (WORD_HALVES, copy_half_piece)
 
