@@ -303,8 +303,8 @@ class _Weights:
             decode_nibbles(to, self._words[first + part], zero, scale)
         elif packing == SIXES:
             run, eight = divmod(part, 2)
-            words = [self._words[first + run * packing.run_words + at] for at in (eight, 2)]
-            decode_sixes(to, *words, eight, zero, scale)
+            own_word, upper = (first + run * packing.run_words + at for at in (eight, 2))
+            decode_sixes(to, self._words[own_word], self._words[upper], eight, zero, scale)
         else:
             for half in range(2):
                 packed = self._words[first + part * 2 + half]
@@ -334,7 +334,7 @@ class WarpgroupTileProduct:
         row_of_w: RowOf,
     ) -> None:
         self._shape, self._thread = shape, thread
-        nibbles = weights.layout.packing.interleaved
+        nibbles = weights.layout.products.interleaved
         self._right = _Rows(shape, x, nibbles, thread, row_of_x)
         self._left = _Weights(weights, thread, row_of_w)
         self._sums = local((shape.rows // 2,))
