@@ -56,6 +56,7 @@ class ShortChunkTuning:
         than the device has multiprocessors
     expert_rows : of x for each expert, on average, up to which experts have such a kernel
     multiprocessors : among which blocks are to be spread evenly
+    divides_keys : whether attention divides its keys among blocks where they are few (ADR 0058)
     warps, expert_warps : of a multiprocessor, by the registers of a lane
     idle : exponent of the share of them that there are, by which fewer take longer
     few_warps : with fewer of them it takes longer still
@@ -69,6 +70,7 @@ class ShortChunkTuning:
     narrow_to: int = 0
     expert_rows: int = 0
     multiprocessors: int = 1
+    divides_keys: bool = False
     warps: int = 12
     expert_warps: int = 8
     idle: float = 0.2

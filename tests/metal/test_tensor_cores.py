@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tvm
 
-from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
@@ -118,21 +116,6 @@ def test_a_mistake_in_splits_is_found_up_to_the_border(
         results = EmulatedCases.load(cases, metal_device, library).run()
     wrong = [differences([case], [arrays]) for case, arrays in zip(cases, results, strict=True)]
     assert [bool(lines) for lines in wrong] == [True, False]
-
-
-@pytest.mark.slow
-def test_a_whole_chunk_has_the_bits_of_attention_that_divides_no_keys(
-    metal_device: tvm.runtime.Device, tmp_path: Path
-) -> None:
-    operator, most = DIVIDED[QUICK_DIVIDED]
-    undivided = PrefillAttention(
-        **{one.name: getattr(operator, one.name) for one in fields(PrefillAttention)}
-    )
-    cases = [make_case(one, 0, 200, rows=most + 1) for one in (operator, undivided)]
-    library = link_cases(cases, emulator.TENSOR_CORES, tmp_path)
-    with emulator.memory_of_cuda():
-        (own,), (other_own,) = EmulatedCases.load(cases, metal_device, library).run()
-    np.testing.assert_array_equal(own, other_own)
 
 
 def check_attention(cases: list[KernelCase], device: tvm.runtime.Device, folder: Path) -> None:

@@ -16,11 +16,13 @@ from gemma4_compile.operators.heads import CachePart
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.passes.divide_chunk_attention import divide_chunk_attention
 from gemma4_compile.passes.fusion_limits import fusion_limits
-from gemma4_compile.targets import target_spec
+from gemma4_compile.targets import TargetSpec, target_spec
 from tests.passes.operator_modules import F32, Tensors, assert_same, call, module, rewritten
 
 N, F16 = tirx.Var("n", "int64"), "float16"
-LIMITS = fusion_limits(target_spec("cuda"))
+CUDA = target_spec("cuda")
+SHORT_CHUNKS = replace(CUDA.tuning.short_chunks, divides_keys=True)
+LIMITS = fusion_limits(replace(CUDA, tuning=replace(CUDA.tuning, short_chunks=SHORT_CHUNKS)))
 FULL = PrefillAttention(CHUNK, 8, 1, 64, None, F16, None, out_dtype=F16, rounds_to_halves=True)
 BLOCKS, PLACES = 132, 528  # 132 blocks of 32 rows with 8 heads
 
@@ -85,6 +87,8 @@ def test_parts_of_the_keys_stay() -> None:
     assert LIMITS.divided(replace(FULL, part=CachePart(0, 2))) is None
 
 
-def test_other_targets_have_no_splits() -> None:
-    limits, before = fusion_limits(target_spec("webgpu", "h200-matrices")), whole(FULL)
-    assert_same(rewritten(before, limits, divide_chunk_attention), before)
+@pytest.mark.parametrize("spec", [CUDA, target_spec("webgpu", "h200-matrices")])
+def test_no_target_divides_them_by_itself(spec: TargetSpec) -> None:
+    """CUDA's kernels of it have not run on a GPU."""
+    before = whole(FULL)
+    assert_same(rewritten(before, fusion_limits(spec), divide_chunk_attention), before)

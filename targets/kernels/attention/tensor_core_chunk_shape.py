@@ -106,7 +106,8 @@ def divided(operator: PrefillAttention, spec: TargetSpec) -> DividedAttention | 
     """
     blocks = spec.tuning.short_chunks.multiprocessors
     divides = (
-        operator.rounds_to_halves
+        spec.tuning.short_chunks.divides_keys
+        and operator.rounds_to_halves
         and operator.window is None
         and operator.part.is_whole
         and operator.heads < MANY_HEADS
