@@ -382,5 +382,10 @@ def changed(base: T, values: Mapping[str, object]) -> T:
         if is_nested and isinstance(value, Mapping):
             made[name] = changed(before, value)
         else:
-            made[name] = value
+            made[name] = _as_tuples(value)
     return replace(base, **made)
+
+
+def _as_tuples(value: object) -> object:
+    """JSON's lists as tuples, which are hashed."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
