@@ -89,7 +89,7 @@ lock: $(VENV)/dev.stamp
 LINTERS := $(VENV)/dev.stamp tools/lint/node_modules/.package-lock.json
 BIOME := tools/lint/node_modules/.bin/biome check --error-on-warnings
 NATIVE = $(shell find targets/native tests benchmarks -name node_modules -prune -o \
-  \( -name '*.cc' -o -name '*.h' -o -name '*.c' \) -print)
+  \( -name '*.cc' -o -name '*.h' -o -name '*.c' -o -name '*.cu' \) -print)
 lint: $(LINTERS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

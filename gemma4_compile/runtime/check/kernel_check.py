@@ -19,7 +19,6 @@ from typing import IO
 
 import numpy as np
 
-from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
@@ -230,7 +229,7 @@ def _sizes(operator: JsonObject, device: Device, chunk: int) -> list[JsonObject]
     if kind in _HAS_FEWER and "most" in rows:
         return [{"chunk": least} for least in sorted({chunk, min(chunk, _FEWER)})]
     usual: JsonObject = {"chunk": chunk}
-    if device.type == DeviceType.CUDA and rows == {"form": "chunk"}:
+    if device.kind.has_driver and rows == {"form": "chunk"}:
         if kind == "linear":
             return [
                 {**usual, "rows": own} for own in sorted({min(own, chunk) for own in CHUNK_ROWS})
