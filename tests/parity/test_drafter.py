@@ -213,14 +213,14 @@ def test_drafts_of_several_sequences_are_those_of_transformers(
     assert engine.rounds is not None
     assert joint is not None
     assert joint.guesses is not None
-    embed, plain = joint.guesses.calls
+    embed, plain = joint.guesses.graphs.calls
 
     def draft(*args: Any) -> Any:
         result = plain(*args)
         results.append([engine.device.read(one) for one in result])
         return result
 
-    joint.guesses.calls = embed, draft
+    joint.guesses.graphs.calls = embed, draft
     held = [models.prompt(length, seed=length).tolist() for length in (6, 70)]
     rounds = [engine.rounds, engine.rounds.beside(engine.sequences.add())]
     for one, prompt in zip(rounds, held, strict=True):

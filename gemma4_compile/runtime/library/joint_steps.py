@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 import tvm_ffi
 
 from gemma4_compile import abi
-from gemma4_compile.runtime.device.cuda_graph import Replayed, Watch
-from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime
 from gemma4_compile.runtime.device.device import Device, Feed, copy, view
+from gemma4_compile.runtime.library.joint_graphs import JointGraphs, Tensors
 from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.library.steps import Parameters
 
 MOST_ROWS = 8
 """Rows of a call: the library takes one more, for which matmuls read tiles of eight again."""
 
-Tensors: TypeAlias = "tuple[tvm_ffi.Tensor, ...]"
-
-_log = logging.getLogger("gemma4_compile.cuda")
-
 
 class JointSteps:
-    """The call for each number of rows, on CUDA as a graph of its own.
-
-    What a row is of, the state has on the device (`KvState.begin`): a graph is right for any
-    sequences. Graphs are made when they are first needed.
-    """
+    """The call for each number of rows, as of `JointGraphs`."""
 
     def __init__(
         self,
@@ -45,19 +34,16 @@ class JointSteps:
 
         `function` : `DECODE_ROWS`, for a token of each, or `VERIFY_ROWS`, for some of each
         """
-        self._state, self._params, self._device = state, params, device
-        self._plain: Forward = library.compiled_function(function)
+        self._state, self._params = state, params
+        self._graphs = JointGraphs[Forward](
+            library,
+            device,
+            lambda of: of.compiled_function(function),
+            "steps of several sequences",
+            graphs=graphs,
+        )
         ids = device.empty((MOST_ROWS,), "int32")
         self._ids = [view(ids, (rows,)) for rows in range(1, MOST_ROWS + 1)]
-        self._graphs: dict[int, Replayed[Tensors]] = {}
-        self._recorder: tuple[Forward, Watch, CudaRuntime] | None = None
-        if graphs:
-            watch = Watch(library.copier)
-            try:
-                watched = library.watched(watch).compiled_function(function)
-                self._recorder = watched, watch, CudaRuntime()
-            except CudaError as error:
-                _log.warning("no CUDA graphs of steps of several sequences: %s", error)
 
     def forward(self, tokens: Sequence[int]) -> tvm_ffi.Tensor:
         """Logits (1, n, vocab_size) after n tokens, right until the next call of as many.
@@ -73,24 +59,13 @@ class JointSteps:
         """
         ids = self._ids[len(tokens) - 1]
         copy(tvm_ffi.from_dlpack(np.array(tokens, np.int32)), ids)
-        if self._recorder is None:
-            return self._call(self._plain, ids)
-        if len(tokens) not in self._graphs:
-            watched, watch, cuda = self._recorder
-            self._graphs[len(tokens)] = Replayed(
-                f"step of {len(tokens)} rows of several sequences",
-                lambda given: self._call(self._plain, given),
-                lambda given: self._call(watched, given),
-                watch,
-                cuda,
-                self._device,
-            )
-        return self._graphs[len(tokens)](ids)
+        name = f"step of {len(tokens)} rows of several sequences"
+        return self._graphs.run(name, self._call, ids)
 
     @property
     def kernels(self) -> int:
         """Launches of the largest graph; 0 for none."""
-        return max((graph.kernels for graph in self._graphs.values()), default=0)
+        return self._graphs.kernels
 
     def _call(self, function: Forward, ids: tvm_ffi.Tensor) -> Tensors:
         *tensors, _ = function(ids, self._state, self._params)  # the last one is the state
