@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, MERGE_HINT
 from gemma4_compile.errors import CheckpointError
+
+FoundT = TypeVar("FoundT")
 
 _SHOWN_LETTERS = 80
 _MAX_LETTERS, _MAX_QUANTIFIERS = 512, 3
@@ -34,6 +37,22 @@ def _too_long(field: str, why: str) -> CheckpointError:
     )
 
 
+class _Clock:
+    """Matches within a time limit of all matches of a field together."""
+
+    def __init__(self, field: str) -> None:
+        self._field, self._spent = field, 0.0
+
+    def timed(self, match: Callable[[], FoundT]) -> FoundT:
+        """What a match finds; CheckpointError if matches took too long by now."""
+        begin = time.monotonic()
+        found = match()
+        self._spent += time.monotonic() - begin
+        if self._spent > _SECONDS:
+            raise _too_long(self._field, "it took too long")
+        return found
+
+
 class WholeNames:
     """A regular expression that PEFT holds against modules' whole names; None fits none.
 
@@ -41,7 +60,7 @@ class WholeNames:
     """
 
     def __init__(self, field: str, pattern: object) -> None:
-        self._field, self._spent = field, 0.0
+        self._clock = _Clock(field)
         self._pattern: re.Pattern[str] | None = None
         if isinstance(pattern, str) and _is_safe(pattern):
             with suppress(re.error, OverflowError, RecursionError):
@@ -49,14 +68,10 @@ class WholeNames:
 
     def fit(self, module: str) -> bool:
         """Return whether a module's name fits; CheckpointError if that takes too long."""
-        if self._pattern is None:
-            return False
-        begin = time.monotonic()
-        found = self._pattern.fullmatch(module) is not None
-        self._spent += time.monotonic() - begin
-        if self._spent > _SECONDS:
-            raise _too_long(self._field, "it took too long")
-        return found
+        pattern = self._pattern
+        return (
+            pattern is not None and self._clock.timed(lambda: pattern.fullmatch(module)) is not None
+        )
 
 
 class Patterns:
@@ -70,7 +85,7 @@ class Patterns:
     _NAME = re.compile(r"[\w.\-]+")
 
     def __init__(self, field: str, values: Mapping[str, float]) -> None:
-        self._field, self._spent = field, 0.0
+        self._field, self._clock = field, _Clock(field)
         self._names: dict[str, tuple[int, float]] = {}
         self._patterns: list[tuple[int, re.Pattern[str], float]] = []
         for position, (key, value) in enumerate(values.items()):
@@ -98,9 +113,7 @@ class Patterns:
         parts = module.split(".")
         ends = (".".join(parts[i:]) for i in range(len(parts)))
         found = [self._names[end] for end in ends if end in self._names]
-        begin = time.monotonic()
-        found += [(position, value) for position, key, value in self._patterns if key.match(module)]
-        self._spent += time.monotonic() - begin
-        if self._spent > _SECONDS:
-            raise _too_long(self._field, "it took too long")
+        found += self._clock.timed(
+            lambda: [(at, value) for at, key, value in self._patterns if key.match(module)]
+        )
         return min(found)[1] if found else default
