@@ -1,16 +1,14 @@
 // Texts a second of an embedder in the stock client, in headless Chromium: random token ids, all texts in one call.
 // One JSON line a size on stdout.
 // usage: node benchmarks/browser/embeddings.mjs --package DIR [--texts 64] [--tokens 32,256] [--repeats 5] [--library NAME]
-//   [--commit C] [--note TEXT]
+//   [--vocabulary 1000: ids below it] [--commit C] [--note TEXT]
 // --library: of the package, by `gemma4-web/fast`; `auto` the one that `chooseLibrary` takes. Environment: as of run.mjs.
 import os from "node:os";
 import path from "node:path";
 import { parseArgs } from "node:util";
-import { fileURLToPath } from "node:url";
 import { withPage } from "../../tests/web/chromium.mjs";
-import { serve } from "../../tests/web/serve.mjs";
+import { round, servePage, summary } from "./common.mjs";
 
-const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../..");
 const { values: options } = parseArgs({
   options: {
     package: { type: "string" },
@@ -28,18 +26,10 @@ if (!options.package || !process.env.CHROMIUM) {
   console.error("--package names a package of an embedder, and CHROMIUM the browser");
   process.exit(2);
 }
-const round = (value) => Math.round(value * 1000) / 1000;
-const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 /** Ids that are no special tokens, others in each text and each call. */
 const ids = (length, seed) => Array.from({ length }, (_, i) => 300 + ((seed * 7919 + i * 104729) % (vocabulary - 300)));
 
-const server = await serve({
-  "/": path.join(root, "benchmarks/browser/page"),
-  "/fast/": path.join(root, "web/dist"),
-  "/client/": path.join(root, "tests/web/node_modules/@mlc-ai/web-llm/lib"),
-  "/package/resolve/main/": options.package,
-  "/package/": options.package,
-});
+const server = await servePage(options.package);
 let failed = false;
 await withPage({ chromium: process.env.CHROMIUM }, async (page) => {
   page.on("pageerror", (error) => console.error(`page: ${error}`.slice(0, 500)));
@@ -69,7 +59,7 @@ await withPage({ chromium: process.env.CHROMIUM }, async (page) => {
       load_s: round(loadMs / 1000),
       texts,
       tokens_a_text: tokens,
-      texts_per_s: { median: round(median(rates)), values: rates.map(round) },
+      texts_per_s: summary(rates),
       norm: round(results[0].norm),
       errors,
     };

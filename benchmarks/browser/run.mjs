@@ -11,12 +11,10 @@ import { createHash } from "node:crypto";
 import os from "node:os";
 import path from "node:path";
 import { parseArgs } from "node:util";
-import { fileURLToPath } from "node:url";
 import { withPage } from "../../tests/web/chromium.mjs";
-import { serve } from "../../tests/web/serve.mjs";
+import { median, round, servePage, summary } from "./common.mjs";
 import { threadTimes } from "./threads.mjs";
 
-const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../..");
 const { values: options } = parseArgs({
   options: {
     package: { type: "string" },
@@ -44,19 +42,10 @@ const letters = "the quick brown fox jumps over the lazy dog ";
 const text = (length, shift) =>
   Array.from({ length }, (_, i) => letters[(i * 7 + shift + (i >> 3)) % letters.length]).join("");
 const user = (content) => [{ role: "user", content }];
-const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
-const round = (value) => Math.round(value * 1000) / 1000;
-const summary = (values) => ({ median: round(median(values)), values: values.map(round) });
 const sumOf = (values, of) => values.reduce((sum, value) => sum + of(value), 0);
 const digest = (ids) => createHash("sha256").update(ids.join()).digest("hex").slice(0, 12);
 
-const server = await serve({
-  "/": path.join(root, "benchmarks/browser/page"),
-  "/fast/": path.join(root, "web/dist"),
-  "/client/": path.join(root, "tests/web/node_modules/@mlc-ai/web-llm/lib"),
-  "/package/resolve/main/": options.package,
-  "/package/": options.package,
-});
+const server = await servePage(options.package);
 const replies = {}; // mode -> name -> digest of the token ids
 
 /**
