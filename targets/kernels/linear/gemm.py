@@ -80,8 +80,7 @@ Product = (
 def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])``.
 
-    Grid: W's rows / tile x chunk rows / tile. Shared: both tiles. Reference: `Linear.definition`,
-    `Linear.definition`.
+    Grid: W's rows / tile x chunk rows / tile. Shared: both tiles. Reference: `Linear.definition`.
     """
     has_minima = isinstance(operator.layout, MinimaLayout)
     rows, is_int8 = operator.layout.rows, operator.is_int8

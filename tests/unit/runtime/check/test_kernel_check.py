@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.device_check.definitions import run
-from gemma4_compile.device_kinds import NATIVE_KINDS, DeviceType
+from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator, description_of
@@ -155,7 +155,6 @@ def test_a_matmul_of_a_few_rows_is_tried_with_two_as_well(
 class OnCuda:
     """A device that is said to be CUDA's."""
 
-    type = DeviceType.CUDA
     kind = NATIVE_KINDS["cuda"]
 
     def __init__(self, device: Device) -> None:
