@@ -167,44 +167,10 @@ __global__ __launch_bounds__(256, 1) void wgmma_gemm(
   decode(0, a[0]);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
-#if STAGE_COUNT == 2
-  for (int step = 0; step < steps; ++step) {
-    const int stage = step & 1, next = min(step + 1, steps - 1), after = min(step + 2, steps - 1);
-    const unsigned at = base + stage * S::STAGE;
-    read_w(next, wnext, snext);
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      if (q > 0) decode(q, a[q & 1]);
-      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        Wgmma<N>::run(sums, a[q & 1] + 4 * h, descriptor(at + h * S::SUB + q * 32));
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-      if (q < S::ITEMS) {
-        write_x(1 - stage, q, q & 1);
-        if (q + 2 < S::ITEMS)
-          read_x(next, q + 2, q & 1);
-        else
-          read_x(after, q & 1, q & 1);
-      }
-      asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      wscale[r] = snext[r];
-#pragma unroll
-      for (int k = 0; k < WWORDS; ++k) wraw[r][k] = wnext[r][k];
-    }
-    decode(0, a[0]);
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-  }
-#else
   int stage = 0;
   for (int step = 0; step < steps; ++step) {
     const int next = min(step + 1, steps - 1), after = min(step + 2, steps - 1);
-    const int following = stage == 2 ? 0 : stage + 1;
+    const int following = stage == S::STAGES - 1 ? 0 : stage + 1;
     const unsigned at = base + stage * S::STAGE;
     read_w(next, wnext, snext);
 #pragma unroll
@@ -231,12 +197,12 @@ __global__ __launch_bounds__(256, 1) void wgmma_gemm(
       for (int k = 0; k < WWORDS; ++k) wraw[r][k] = wnext[r][k];
     }
     decode(0, a[0]);
+    if (S::STAGES == 2) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
     stage = following;
   }
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#endif
 #pragma unroll
   for (int b = 0; b < N / 8; ++b)
 #pragma unroll

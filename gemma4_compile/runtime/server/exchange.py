@@ -99,7 +99,7 @@ class Exchange:
             owned = [_owned(one, request) for one in parsed]
             prompts = [await unless_gone(request, service.build_completion(one)) for one in owned]
             try:
-                for place, prompt, one in zip(places, prompts, parsed, strict=True):
+                for place, prompt, one in zip(places, prompts, owned, strict=True):
                     replies = service.submit(place, prompt, one, client=client)
                     asked.append(Asked(prompt, replies, note))
             except ApiError:  # the server stops meanwhile

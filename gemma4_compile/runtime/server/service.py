@@ -286,10 +286,10 @@ class Service:
 
         Parameters
         ----------
-        client : only the one whose prompt was before it learns how much of its own was there; what
-            others held who brought another key, or salt, is not gone on from
+        request : what others than its tenant held is not gone on from
+        client : only the one whose prompt was before it learns how much of its own was there
         """
-        prompt = replace(prompt, tenant=tenant_of(client, request))
+        prompt = replace(prompt, tenant=request.tenant)
         plain = isinstance(request, CompletionRequest)
         single_call = isinstance(request, ChatRequest) and not request.several_calls
         marks = MarkIds.of(self.model.tokenizer)
