@@ -11,13 +11,13 @@ from tvm.ir.transform import PassContext, module_pass
 
 from gemma4_compile.targets.kernels.common import builtins
 
-METAL_EXCHANGE, METAL_SMALLEST = "simd_shuffle_xor", "simd_min"
+METAL_EXCHANGE, METAL_SMALLEST, METAL_NEAREST = "simd_shuffle_xor", "simd_min", "rint"
 SUM, LARGEST = "simd_sum", "simd_max"
 SIMDGROUP = 32
 _REDUCTIONS = {tirx.Add: SUM, tirx.Max: LARGEST}
-_DOWN, _TO_ALL, _EXTERN = (
+_DOWN, _TO_ALL, _EXTERN, _PURE_EXTERN = (
     tvm.ir.Op.get(f"tirx.{name}")
-    for name in ("tvm_warp_shuffle_down", "tvm_warp_shuffle", "call_extern")
+    for name in ("tvm_warp_shuffle_down", "tvm_warp_shuffle", "call_extern", "call_pure_extern")
 )
 
 
@@ -31,6 +31,9 @@ class LowerMetalIntrinsics:
 
     Before: ``subgroupShuffleXor(x, bit)``. After: ``simd_shuffle_xor(x, bit)``; and
     ``subgroupMin(x)`` as ``simd_min(x)``.
+
+    Before: ``round(x)``, which takes the even of two in WGSL and the one farther from 0 in Metal.
+    After: ``rint(x)``, which takes the even one.
     """
 
     def transform_module(self, mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:
@@ -116,9 +119,11 @@ def _equal(one: Sequence[tvm.ir.Expr], other: Sequence[tvm.ir.Expr]) -> bool:
 
 
 def _call(node: tvm.ir.Call) -> tvm.ir.Expr:
-    if node.op != _EXTERN:
+    if node.op not in (_EXTERN, _PURE_EXTERN):
         return node
     match str(getattr(node.args[0], "value", "")):
+        case builtins.NEAREST:
+            return tirx.call_pure_extern("float32", METAL_NEAREST, node.args[1])
         case builtins.EXCHANGE:
             _, value, bit = node.args
             return tirx.call_extern("float32", METAL_EXCHANGE, value, bit.astype("uint16"))

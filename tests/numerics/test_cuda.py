@@ -100,6 +100,6 @@ def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
     link(cases_executable(cases, spec), tmp_path / "model.so", spec)
     texts = [str(make_kernel(operator, spec).script()) for operator in shapes]
     kernels = [text.count('T.launch_thread("blockIdx.x"') for text in texts]
-    assert set(kernels) == {1, 2}, "some of few rows have one for many rows as well"
+    assert set(kernels) == {1, 2, 3}, "matmuls of chunks have one for many rows, short ones or few"
     compiled = (tmp_path / "model.so").read_bytes().count(b".visible .entry")
     assert compiled == sum(kernels) * len(cuda.IMAGES)

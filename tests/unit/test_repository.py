@@ -24,6 +24,7 @@ EXCEPTIONS: dict[str, str] = {
     "gemma4_compile/runtime/server/service.py": "test_api.py next to it, over connections",
     "gemma4_compile/runtime/engine/prompt_reading.py": "tests/parity/test_prompt_logprobs.py",
     "gemma4_compile/runtime/library/joint_guesses.py": "tests/e2e/test_joint_rounds.py",
+    "gemma4_compile/runtime/library/joint_graphs.py": "tests/e2e/test_joint_rounds.py",
     "gemma4_compile/runtime/server/starting.py": "test_api.py next to it, over connections",
     "gemma4_compile/runtime/server/run.py": "test_scheduler.py and test_asides.py next to it",
     "gemma4_compile/runtime/tool_calls.py": "a former path: tests/unit/test_former_paths.py",

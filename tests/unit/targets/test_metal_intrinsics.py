@@ -17,7 +17,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     sum_over_lanes,
     sum_over_subgroup,
 )
-from gemma4_compile.targets.kernels.common.builtins import from_neighbour
+from gemma4_compile.targets.kernels.common.builtins import from_neighbour, nearest
 
 SPEC = target_spec("metal")
 
@@ -83,3 +83,13 @@ def test_neighbours_exchange() -> None:
     source = kernel_source(build.result, "exchange", SPEC)
     assert re.search(r"= simd_shuffle_xor\(x_ptr\[.*\], \(ushort\)4\);", source)
     assert "subgroup" not in source
+
+
+def test_of_two_equally_near_numbers_the_even_one() -> None:
+    """Metal's `round` takes the one farther from 0, where WGSL's takes the even one."""
+    with function(scheduled=True) as build:
+        x, y = (build.arg(name, (64,), "float32") for name in "xy")
+        with launch(64, 1) as (_, _, thread):
+            store(y, nearest(x[thread]), thread)
+    source = kernel_source(build.result, "nearest", SPEC)
+    assert re.findall(r"\b(round|rint)\(", source) == ["rint"]
