@@ -99,11 +99,23 @@ def _check_modules(directory: Path) -> None:
             )
         if kind == "Pooling":
             _check_pooling(directory, str(module.get("path")))
+    _check_order(kinds)
     if "Normalize" not in kinds:
         warn(
             f"`{MODULES_FILE}` has no Normalize: sentence-transformers' vectors of this checkpoint "
             "have any length, and a package's have length 1",
             "cosines are the same; products and distances of the two are not to be mixed",
+        )
+
+
+def _check_order(kinds: list[str]) -> None:
+    """Refuse vectors of other steps: a package's are one mean of rows, normalised behind it."""
+    places = [_KNOWN.index(kind) for kind in kinds]
+    if places != sorted(places) or kinds.count("Pooling") > 1:
+        raise CheckpointError(
+            f"`{MODULES_FILE}`: expected {', '.join(_KNOWN)} in this order, one Pooling at most; "
+            f"found {', '.join(kinds)}",
+            hint="sentence-transformers' vectors of this checkpoint are others than a package's",
         )
 
 

@@ -111,3 +111,19 @@ def test_vectors_that_had_another_length_are_told(
     write(tmp_path, "modules.json", [{"type": PREFIX + kind, "path": ""} for kind in kinds])
     assert read_prompts(tmp_path) == Prompts(PROMPTS)
     assert ("has no Normalize" in capsys.readouterr().err) == ("Normalize" not in kinds)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["Transformer", "Normalize", "Pooling"],
+        ["Pooling", "Transformer", "Normalize"],
+        ["Transformer", "Pooling", "Pooling"],
+    ],
+)
+def test_modules_in_another_order_are_refused(kinds: list[str], tmp_path: Path) -> None:
+    modules = [{"type": PREFIX + kind, "path": f"1_{kind}"} for kind in kinds]
+    write(tmp_path, "modules.json", modules)
+    write(tmp_path, "1_Pooling/config.json", {"pooling_mode_mean_tokens": True})
+    with pytest.raises(CheckpointError, match="in this order"):
+        read_prompts(tmp_path)
