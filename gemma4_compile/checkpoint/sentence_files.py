@@ -14,7 +14,8 @@ from gemma4_compile.options.process import warn
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
 POOLING_FILE = "config.json"  # of the folder of a `Pooling`
-SENTENCE_FILES = (MODULES_FILE, PROMPTS_FILE, f"*_Pooling/{POOLING_FILE}")
+TRANSFORMER_FILE = "sentence_bert_config.json"
+SENTENCE_FILES = (MODULES_FILE, PROMPTS_FILE, TRANSFORMER_FILE, f"*_Pooling/{POOLING_FILE}")
 MAX_PROMPTS, MAX_PROMPT_CHARS = 256, 4096
 
 PROMPTS: Mapping[str, str] = {
@@ -56,6 +57,7 @@ def read_prompts(directory: Path) -> Prompts:
         If a file is damaged, or its vectors are no means of a text's rows, projected in the model.
     """
     _check_modules(directory)
+    _check_case(directory)
     if not (directory / PROMPTS_FILE).is_file():
         return Prompts(PROMPTS)
     values = read_json(directory / PROMPTS_FILE)
@@ -116,6 +118,17 @@ def _check_order(kinds: list[str]) -> None:
             f"`{MODULES_FILE}`: expected {', '.join(_KNOWN)} in this order, one Pooling at most; "
             f"found {', '.join(kinds)}",
             hint="sentence-transformers' vectors of this checkpoint are others than a package's",
+        )
+
+
+def _check_case(directory: Path) -> None:
+    """Refuse texts in small letters: those of a package are read as they are."""
+    if not (directory / TRANSFORMER_FILE).is_file():
+        return
+    if read_json(directory / TRANSFORMER_FILE).get("do_lower_case"):
+        raise CheckpointError(
+            f"`{TRANSFORMER_FILE}`: expected `do_lower_case` false, found true",
+            hint="a package reads texts as they are: make them small before, and set it to false",
         )
 
 

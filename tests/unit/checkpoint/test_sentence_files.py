@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -126,4 +127,11 @@ def test_modules_in_another_order_are_refused(kinds: list[str], tmp_path: Path) 
     write(tmp_path, "modules.json", modules)
     write(tmp_path, "1_Pooling/config.json", {"pooling_mode_mean_tokens": True})
     with pytest.raises(CheckpointError, match="in this order"):
+        read_prompts(tmp_path)
+
+
+@pytest.mark.parametrize("lower", [True, False, None])
+def test_texts_in_small_letters_are_refused(lower: bool | None, tmp_path: Path) -> None:
+    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 64, "do_lower_case": lower})
+    with pytest.raises(CheckpointError, match="do_lower_case") if lower else nullcontext():
         read_prompts(tmp_path)
