@@ -56,14 +56,37 @@ def _usual(request: CompileRequest, source: ModelSource, model: str) -> tuple[st
         return str(there.build["recipe"]), UsualRecipe("that of the package that is there")
     if request.quant == MOBILE:
         return MOBILE, UsualRecipe("the checkpoint's own form")
+    found = _by_kind(source)
+    if found is not None:
+        return found
+    share = _share(request, source)
+    return _by_name(model, request.adapters) if share is None else _by_share(share)
+
+
+def usual_quant(source: ModelSource, table: Sequence[Parameter]) -> str:
+    """The recipe of a source that is opened with its weights, and is none for phones.
+
+    Raises
+    ------
+    CheckpointError
+        If tensors of the source are not those of its config.
+    """
+    quant, _ = _by_kind(source) or _by_share(_sampled(source, table))
+    return quant
+
+
+def _by_kind(source: ModelSource) -> tuple[str, UsualRecipe] | None:
+    """Of a model whose weights do not decide; None of all others."""
     if source.config.embedding is not None:
         return TRAINED_QUANT, UsualRecipe("that of encoders")
     if source.origin.get("kind") == TINY:
         why = f"`{TINY}` was trained with its weights rounded in this way"
         return TRAINED_QUANT, UsualRecipe(why)
-    share = _share(request, source)
-    if share is None:
-        return _by_name(model, request.adapters)
+    return None
+
+
+def _by_share(share: float) -> tuple[str, UsualRecipe]:
+    """Of a model so many of whose groups lie on levels."""
     if share < MOST:
         why = f"{1 - share:.0%} of the sampled groups of weights lie on no levels of 4 bits"
         return DEFAULT_QUANT, UsualRecipe(why)

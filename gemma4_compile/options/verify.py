@@ -83,7 +83,8 @@ class VerifyOptions(CommandOptions):
         (),
         "--compare-recipes LIST",
         "recipes with commas, as q4f16,q8f16: bytes, and divergence from float32 by text, of "
-        "each, without making a package; of a recipe file q4f16+FILE",
+        "each, without making a package; of a recipe file q4f16+FILE, or FILE.json on the "
+        "checkpoint's default recipe",
         type=parse_names,
     )
     fit_bits: float | None = option(

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from gemma4_compile.checkpoint.sources import ModelSource
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
@@ -198,8 +199,8 @@ def fit_bits(request: FitRequest, reporter: Reporter) -> Fit:
         If the size cannot be, or something is missing, damaged or does not fit.
     """
 
-    def check(config: Gemma4Config, table: Sequence[Parameter]) -> None:
-        Sizes.of(config).room(request.bits)
+    def check(source: ModelSource, table: Sequence[Parameter]) -> None:
+        Sizes.of(source.config).room(request.bits)
 
     with open_runs(request, reporter, check) as runs:
         sizes = Sizes.of(runs.config)

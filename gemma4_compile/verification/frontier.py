@@ -9,14 +9,17 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemma4_compile.checkpoint.sources import ModelSource
+from gemma4_compile.compile.usual_recipe import usual_quant
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.options.package import TRAINED_QUANT
+from gemma4_compile.options.package import MOBILE
 from gemma4_compile.planning.parameter_kinds import read_per_token
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import (
+    Overrides,
     check_overrides,
     read_recipe_file,
     with_overrides,
@@ -109,8 +112,29 @@ class Frontier:
         }
 
 
-def parse_recipe(text: str) -> tuple[str, Recipe]:
-    """A recipe by its name, a recipe file on `q4f16`, or NAME+FILE; and what it is called.
+@dataclass(frozen=True)
+class Choice:
+    """A recipe of a list.
+
+    Attributes
+    ----------
+    quant : None for the checkpoint's default, as gemma4-compile takes a recipe file
+    file : name of the recipe file whose schemes are `overrides`; empty for none
+    """
+
+    quant: str | None
+    file: str = ""
+    overrides: Overrides = ()
+
+    def on(self, usual: str) -> tuple[str, Recipe]:
+        """What it is called, and the recipe, of a checkpoint with this default."""
+        quant = self.quant or usual
+        name = f"{quant}+{self.file}" if self.file else quant
+        return name, with_overrides(quant, self.overrides)
+
+
+def parse_recipe(text: str) -> Choice:
+    """A recipe by its name, NAME+FILE, or a recipe file alone.
 
     Raises
     ------
@@ -119,33 +143,49 @@ def parse_recipe(text: str) -> tuple[str, Recipe]:
     """
     name, _, file = text.partition("+")
     if name not in RECIPES and name.endswith(".json"):
-        name, file = TRAINED_QUANT, text
+        return Choice(None, Path(text).name, read_recipe_file(Path(text)))
     if name not in RECIPES:
         raise UsageError(
             f"--compare-recipes: unknown recipe `{name}`",
             hint=f"known: {', '.join(RECIPES)}; of a recipe file, q4f16+FILE or FILE.json",
         )
-    if not file:
-        return name, with_overrides(name, ())
-    return f"{name}+{Path(file).name}", with_overrides(name, read_recipe_file(Path(file)))
+    return Choice(name, Path(file).name, read_recipe_file(Path(file))) if file else Choice(name)
 
 
-def parse_recipes(texts: Sequence[str]) -> dict[str, Recipe]:
-    """Recipes by what they are called; errors as those of `parse_recipe`."""
+def parse_recipes(texts: Sequence[str]) -> tuple[Choice, ...]:
+    """The recipes of a list; errors as those of `parse_recipe`."""
+    if len(texts) > MAX_RECIPES:
+        raise UsageError(
+            f"--compare-recipes: {len(texts)} recipes; expected at most {MAX_RECIPES}",
+            hint="each takes the memory of one more model's states: run the command twice",
+        )
+    choices = tuple(map(parse_recipe, texts))
+    named_recipes([one for one in choices if one.quant], "")  # before anything is opened
+    return choices
+
+
+def named_recipes(choices: Sequence[Choice], usual: str) -> dict[str, Recipe]:
+    """Recipes by what they are called; UsageError for two of one name."""
     found: dict[str, Recipe] = {}
-    for name, recipe in map(parse_recipe, texts):
+    for name, recipe in (one.on(usual) for one in choices):
         if name in found:
             raise UsageError(
                 f"--compare-recipes: two recipes have the same name, `{name}`",
                 hint="name each of them once; files of one name in two folders need two names",
             )
         found[name] = recipe
-    if len(found) > MAX_RECIPES:
-        raise UsageError(
-            f"--compare-recipes: {len(found)} recipes; expected at most {MAX_RECIPES}",
-            hint="each takes the memory of one more model's states: run the command twice",
-        )
     return found
+
+
+def _usual(source: ModelSource, table: Sequence[Parameter]) -> str:
+    """The default of a checkpoint, which a recipe file alone is put on."""
+    if source.config.rounds_activations:
+        raise UsageError(
+            "--compare-recipes: a recipe file alone is put on the checkpoint's default, which of "
+            f"one for phones is its own form, `{MOBILE}`, that is not compared",
+            hint="name a recipe before it: q8f16+FILE",
+        )
+    return usual_quant(source, table)
 
 
 def compare_recipes(request: FrontierRequest, reporter: Reporter) -> Frontier:
@@ -156,10 +196,13 @@ def compare_recipes(request: FrontierRequest, reporter: Reporter) -> Frontier:
     Gemma4CompileError
         If something is missing, damaged or does not fit.
     """
-    recipes = parse_recipes(request.recipes)
+    choices = parse_recipes(request.recipes)
+    recipes: dict[str, Recipe] = {}
     plans: dict[str, tuple[StoredParameter, ...]] = {}
 
-    def plan(config: Gemma4Config, table: Sequence[Parameter]) -> None:
+    def plan(source: ModelSource, table: Sequence[Parameter]) -> None:
+        usual = "" if all(one.quant for one in choices) else _usual(source, table)
+        recipes.update(named_recipes(choices, usual))
         for name, recipe in recipes.items():  # what cannot be stored is said before gigabytes
             check_overrides(recipe, table)
             plans[name] = storage_plan(table, recipe, None)

@@ -165,13 +165,13 @@ class RecipeRuns:
 def open_runs(
     subject: Subject,
     reporter: Reporter,
-    check: Callable[[Gemma4Config, tuple[Parameter, ...]], object],
+    check: Callable[[ModelSource, tuple[Parameter, ...]], object],
 ) -> Iterator[RecipeRuns]:
     """Open a checkpoint and its texts.
 
     Parameters
     ----------
-    check : raises what is wrong with the recipes of a model, before anything of it is read
+    check : raises what is wrong with the recipes of a model, before more of it is read than samples
 
     Raises
     ------
@@ -198,7 +198,7 @@ def open_runs(
                 "... --quant RECIPE --verify",
             )
         table = model_parameters(source.config, COMPONENTS)
-        check(source.config, table)
+        check(source, table)
         texts = _texts(subject, source.checkpoint, source.config)
         matched = match(source.checkpoint.tensors, source.config)
         names = {text.name for text in texts}

@@ -11,13 +11,18 @@ import numpy as np
 import pytest
 
 from gemma4_compile.cli import verify as cli
+from gemma4_compile.compile.pipeline import plan_model
+from gemma4_compile.compile.request import compile_request
 from gemma4_compile.errors import CheckpointError, QuantizationError, UsageError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.options.compile import COMMAND
 from gemma4_compile.quantization.recipe_file import with_overrides
+from gemma4_compile.quantization.schemes import SCHEMES
 from gemma4_compile.verification.frontier import (
     FrontierRequest,
     compare_recipes,
+    named_recipes,
     parse_recipe,
     parse_recipes,
 )
@@ -25,7 +30,7 @@ from gemma4_compile.verification.frontier_table import frontier_table
 from gemma4_compile.verification.measures import compare_logits, divergence
 from gemma4_compile.verification.recipe_weights import RecipeWeights
 from gemma4_compile.verification.texts import open_reader
-from tests import hf, models
+from tests import hf, models, phone_checkpoints
 from tests.gguf_files import Type, all_of, write_gguf
 from tests.marks import slow_unless
 from tests.packages import Silent, config_of
@@ -153,17 +158,56 @@ def test_a_text_of_the_user_is_one_more(tmp_path: Path) -> None:
 def test_recipes_of_a_list(tmp_path: Path) -> None:
     file = tmp_path / "mix.json"
     file.write_text('{"schemes": {"embed_tokens": "q8f16_1"}}')
-    name, recipe = parse_recipe(str(file))
-    assert (name, [pattern for pattern, _ in recipe.overrides]) == (
-        "q4f16+mix.json",
-        ["embed_tokens"],
-    )
-    assert parse_recipe(f"q8f16+{file}")[0] == "q8f16+mix.json"
+    choice = parse_recipe(str(file))
+    for usual in ("q4f16", "q4kf16"):
+        name, recipe = choice.on(usual)
+        overrides = [(pattern, scheme.name) for pattern, scheme in recipe.overrides]
+        assert (name, overrides) == (f"{usual}+mix.json", [("embed_tokens", "q8f16_1")])
+    assert parse_recipe(f"q8f16+{file}").on("q4f16")[0] == "q8f16+mix.json"
     for wrong in ("q5", "q5.json", "", "q4f16+none.json"):
         with pytest.raises(UsageError, match=r"--compare-recipes|--recipe"):
             parse_recipe(wrong)
     with pytest.raises(UsageError, match="the same name, `q4f16`"):
         parse_recipes(["q4f16", "q4f16"])
+    two = parse_recipes([str(file), f"q4f16+{file}"])
+    assert list(named_recipes(two, "q4kf16")) == ["q4kf16+mix.json", "q4f16+mix.json"]
+    with pytest.raises(UsageError, match=r"the same name, `q4f16\+mix\.json`"):
+        named_recipes(two, "q4f16")
+
+
+def test_a_file_alone_is_put_on_what_a_compilation_takes(tmp_path: Path) -> None:
+    text, scheme = models.E2B_LIKE, SCHEMES["q4f16_1"]
+    plain = models.random_weights(text, dtype="bfloat16")
+    trained = {
+        name: scheme.load(scheme.store(values, name=name, first_row=0))
+        if values.ndim == 2 and values.shape[1] % 32 == 0
+        else values
+        for name, values in plain.items()
+    }
+    file = tmp_path / "mix.json"
+    file.write_text('{"schemes": {"embed_tokens": "q8f16_1"}}')
+    names = []
+    for index, weights in enumerate((plain, trained)):
+        models.write_checkpoint(folder := tmp_path / str(index), text, weights=weights)
+        line = [str(folder), "--recipe", str(file), "--target", "cpu", "-o", str(tmp_path / "none")]
+        *_, planned = plan_model(compile_request(COMMAND.parse(line)))
+        asked = FrontierRequest(
+            str(folder), recipes=(str(file),), texts=("script",), text_tokens=TOKENS
+        )
+        (found,) = compare_recipes(asked, Silent()).recipes
+        assert found.name == f"{planned.quant}+mix.json"
+        assert found.overrides == tuple(planned.overrides)
+        names.append(planned.quant)
+    assert names == ["q4kf16", "q4f16"]
+
+
+def test_a_file_alone_is_refused_for_phones(tmp_path: Path) -> None:
+    file = tmp_path / "mix.json"
+    file.write_text('{"schemes": {"embed_tokens": "q8f16_1"}}')
+    phone_checkpoints.write(tmp_path / "model")
+    asked = FrontierRequest(str(tmp_path / "model"), recipes=(str(file),))
+    with pytest.raises(UsageError, match="a recipe file alone"):
+        compare_recipes(asked, Silent())
 
 
 def test_what_cannot_be_is_said_before_anything_is_run(tmp_path: Path) -> None:
