@@ -13,6 +13,7 @@ from gemma4_compile.options.dump import DumpOption
 from gemma4_compile.passes.fuse import FUSIONS
 from gemma4_compile.system import regular_files
 from tests.marks import slow_unless
+from tests.models import DENSE_LIKE, write_checkpoint
 from tests.packages import compile_small
 
 pytestmark = pytest.mark.package
@@ -129,10 +130,13 @@ def test_phases_are_numbered_and_kernels_have_their_source(
 
 @pytest.mark.slow
 def test_every_pass_has_a_file_in_its_order(tmp_path: Path) -> None:
+    """Of two layers of text: `tiny` goes through the same passes, its towers with it."""
     folder = tmp_path / "ir"
+    config = {**DENSE_LIKE, "num_hidden_layers": 2, "layer_types": DENSE_LIKE["layer_types"][1:3]}
+    model = write_checkpoint(tmp_path / "checkpoint", config, dtype="bfloat16")
     compile_small(
         CompileRequest(
-            model="tiny",
+            model=str(model.path),
             target="cpu",
             quant="q4f32",
             output=tmp_path / "package",
