@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic
 
 import tvm_ffi
 
-from gemma4_compile.runtime.device.cuda_graph import Replayed, Watch
-from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime
+from gemma4_compile.runtime.device.cuda_graph import Watch
+from gemma4_compile.runtime.device.cuda_runtime import CudaError
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.call_graphs import CallGraphs, CallsT, Tensors
 from gemma4_compile.runtime.library.native_library import NativeLibrary
-
-CallsT = TypeVar("CallsT")
-Tensors: TypeAlias = "tuple[tvm_ffi.Tensor, ...]"
 
 _log = logging.getLogger("gemma4_compile.cuda")
 
@@ -44,27 +41,23 @@ class JointGraphs(Generic[CallsT]):
 
         `what` : they compute, for the log
         """
-        self.calls, self._device = functions(library), device
-        self._made: dict[str, Replayed[Tensors]] = {}
-        self._recorder: tuple[CallsT, Watch, CudaRuntime] | None = None
+        self.calls = functions(library)
+        self._graphs: CallGraphs[CallsT] | None = None
         if graphs:
             watch = Watch(library.copier)
             try:
-                self._recorder = functions(library.watched(watch)), watch, CudaRuntime()
+                watched = functions(library.watched(watch))
+                self._graphs = CallGraphs(self.calls, watched, watch, device)
             except CudaError as error:
                 _log.warning("no CUDA graphs of %s: %s", what, error)
 
     def run(self, name: str, call: Callable[..., Tensors], *tensors: tvm_ffi.Tensor) -> Tensors:
         """What a call of the functions gives on tensors; a name is always of the same call."""
-        if self._recorder is None:
+        if self._graphs is None:
             return call(self.calls, *tensors)
-        if name not in self._made:
-            watched, watch, cuda = self._recorder
-            forms = partial(call, self.calls), partial(call, watched)
-            self._made[name] = Replayed(name, *forms, watch, cuda, self._device)
-        return self._made[name](*tensors)
+        return self._graphs.run(name, call, *tensors)
 
     @property
     def kernels(self) -> int:
         """Launches of the largest graph; 0 for none."""
-        return max((graph.kernels for graph in self._made.values()), default=0)
+        return 0 if self._graphs is None else self._graphs.kernels

@@ -12,7 +12,8 @@ import tvm_ffi
 from gemma4_compile import abi
 from gemma4_compile.options.chat import MAX_DRAFTS
 from gemma4_compile.runtime.device.device import Device, copy, view
-from gemma4_compile.runtime.library.joint_graphs import JointGraphs, Tensors
+from gemma4_compile.runtime.library.call_graphs import Tensors
+from gemma4_compile.runtime.library.joint_graphs import JointGraphs
 from gemma4_compile.runtime.library.joint_steps import MOST_ROWS
 from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.library.steps import Parameters

@@ -6,25 +6,22 @@ What one of them makes goes to the next on the device; the host reads ids once, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.options.chat import MAX_DRAFTS
-from gemma4_compile.runtime.device.cuda_graph import Replayed, Watch
-from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime
+from gemma4_compile.runtime.device.cuda_graph import Watch
+from gemma4_compile.runtime.device.cuda_runtime import CudaError
 from gemma4_compile.runtime.device.device import Device, Feed, copy, view
+from gemma4_compile.runtime.library.call_graphs import CallGraphs, Tensors
 from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.library.steps import Parameters
 
 ROWS = MAX_DRAFTS + 1
 """Rows of a round, at most: the token that was chosen last, and guesses."""
-
-Tensors: TypeAlias = "tuple[tvm_ffi.Tensor, ...]"
 
 _log = logging.getLogger("gemma4_compile.cuda")
 
@@ -182,8 +179,8 @@ class GraphRounds:
         """Take the calls in two forms; CudaError if CUDA's runtime is not to be had."""
         self._plain, self._watched = plain, watched
         self._watch, self._device = watch, device
-        self._cuda = CudaRuntime()
-        self._made: dict[tuple[str, int], Replayed[Tensors]] = {}
+        self._guesses = CallGraphs(plain, watched, watch, device)
+        self._rows = CallGraphs(plain, watched, watch, device)
 
     def for_slot(self) -> GraphRounds:
         """The calls for one slot, whose keys and values its graphs have addresses of."""
@@ -191,13 +188,12 @@ class GraphRounds:
 
     def guess(self, count: int, hidden: tvm_ffi.Tensor) -> Tensors:
         """As the plain one; `hidden` is the same tensor in every call."""
-        plain, watched = partial(self._plain.guess, count), partial(self._watched.guess, count)
-        return self._graph("guesses", count, plain, watched)(hidden)
+        name = f"step of {count} guesses"
+        return self._guesses.run(name, lambda calls, state: calls.guess(count, state), hidden)
 
     def check(self, rows: int) -> Tensors:
         """As the plain one; results are right until the next call for as many rows."""
-        plain, watched = partial(self._plain.check, rows), partial(self._watched.check, rows)
-        return self._graph("rows", rows, plain, watched)()
+        return self._rows.run(f"step of {rows} rows", lambda calls: calls.check(rows))
 
     def draw(
         self,
@@ -215,29 +211,7 @@ class GraphRounds:
     @property
     def kernels(self) -> tuple[int, int]:
         """Launches of the largest graphs: of guesses, and of rows; 0 for none."""
-        most = dict.fromkeys(("guesses", "rows"), 0)
-        for (name, _), graph in self._made.items():
-            most[name] = max(most[name], graph.kernels)
-        return most["guesses"], most["rows"]
-
-    def _graph(
-        self,
-        name: str,
-        count: int,
-        plain: Callable[..., Tensors],
-        watched: Callable[..., Tensors],
-    ) -> Replayed[Tensors]:
-        key = name, count
-        if key not in self._made:
-            self._made[key] = Replayed(
-                f"step of {count} {name}",
-                plain,
-                watched,
-                self._watch,
-                self._cuda,
-                self._device,
-            )
-        return self._made[key]
+        return self._guesses.kernels, self._rows.kernels
 
 
 def round_steps(
