@@ -96,6 +96,12 @@ def make_case(operator: Operator, seed: int, before: int = BEFORE, rows: int = R
     return KernelCase(operator, args, tuple(changed), tuple(changed.values()))
 
 
+def uncomputed_case(operator: Operator) -> KernelCase:
+    """Arguments without what the definition makes of them: for kernels that are compiled alone."""
+    args = example_arguments(operator, np.random.default_rng(0), SIZES)
+    return KernelCase(operator, args, (len(args) - 1,), ())
+
+
 def differences(cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]) -> list[str]:
     """Results beyond the tolerance, a line each."""
     wrong = []
