@@ -2,8 +2,7 @@
 
 The tiles are those of subgroup_products.py; loaders turn bytes into halves on their way there. A
 group's integers are exact as halves, and are scaled as such: those of x by their scale over a power
-of two, a row's own, so that no product is too large for a float16, however large x is. A row's sums
-take that power at the end. Packed x: operators/activation_quantization.py; the product:
+of two, a row's own (row_powers.py). Packed x: operators/activation_quantization.py; the product:
 `Linear.definition`, of activations that are `in_halves`.
 """
 
@@ -25,6 +24,12 @@ from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared
 from gemma4_compile.targets.kernels.common.weights import WeightReader, group_terms
 from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, RowOf, joined, lane_of
 from gemma4_compile.targets.kernels.tiles.products import Finish
+from gemma4_compile.targets.kernels.tiles.row_powers import (
+    as_float,
+    bits_of,
+    inverse_of,
+    power_bits,
+)
 from gemma4_compile.targets.kernels.tiles.subgroup_products import (
     COUNTED,
     COUNTING,
@@ -39,7 +44,6 @@ from gemma4_compile.targets.tuning import TensorCoreTuning
 
 PIECE_BYTES = PIECE // WORD  # words of bytes that become a piece
 EVEN_BYTES = 0x00FF00FF
-EXPONENT, LARGEST_POWER = 0x7F800000, 254 << 23  # of a float32, and the bits of 2^127
 
 
 def takes_halves(layout: WeightLayout, spec: TargetSpec) -> bool:
@@ -72,9 +76,7 @@ class _RowPowers:
         store(largest, f32(0.0), 0)
         with T.serial(0, groups) as group:
             store(largest, tirx.max(largest[0], tirx.abs(scales[source, group])), 0)
-        bits = tirx.reinterpret("uint32", largest[0])
-        power = tirx.reinterpret("float32", tirx.bitwise_and(bits, word(EXPONENT)))
-        store(self._powers, power, row)
+        store(self._powers, as_float(power_bits(largest[0])), row)
 
     def of(self, row: Expr) -> Expr:
         """What a row's sums are multiplied by."""
@@ -82,8 +84,7 @@ class _RowPowers:
 
     def inverse(self, row: Expr) -> Expr:
         """What a row's scales are multiplied by; something finite for a row of zeros."""
-        bits = bind(tirx.reinterpret("uint32", self._powers[row]))
-        return tirx.reinterpret("float32", tirx.const(LARGEST_POWER, "uint32") - bits)
+        return inverse_of(bind(bits_of(self._powers[row])))
 
 
 class _RowsLoader(PieceLoader):

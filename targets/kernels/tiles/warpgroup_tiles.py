@@ -4,8 +4,8 @@ Weights are the rows of the product: a thread reads a group of each of two neigh
 and turns it into halves in registers. Rows of x become halves on their way to shared memory, in
 the order of channels that the weights' words have. A step is 128 channels: thread t of four has
 those of group t. While a step is multiplied, the next one's x is written to the other stage. x is
-scaled as in subgroup_chunk_products.py: by its scales over a power of two, a row's own, which its
-sums take at the end.
+scaled by its scales over a power of two, a row's own (row_powers.py), which its sums take at the
+end.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.tiles.loaders import RowOf
 from gemma4_compile.targets.kernels.tiles.products import Finish
+from gemma4_compile.targets.kernels.tiles.row_powers import as_float, inverse_of, power_bits
 from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     PIECE_WORDS,
     WARP,
@@ -64,7 +65,6 @@ LINES = 2  # of a row of x: the first two of those pieces, and the others
 ALIGNMENT = 1024  # of lines: places of pieces go by an address, not by a row
 OWN = 2  # rows of W of a thread
 SLOTS = 2  # rows of x that wait in registers
-EXPONENT, LARGEST_POWER = 0x7F800000, 254 << 23  # of a float32, and the bits of 2^127
 TOP_NIBBLE, LEAST_SCALE = 15, 1e-30  # of a weight with a minimum; that something is divided by
 EVEN_BYTES, ODD_BYTES = 0x00FF00FF, 0xFF00FF00
 
@@ -154,12 +154,11 @@ class _Rows:
             for k in range(STEP_GROUPS):
                 largest.set(tirx.max(largest.value, tirx.abs(four[k])))
         most = max_over_neighbours(largest.value, STEP_GROUPS)
-        power = bind(tirx.bitwise_and(tirx.reinterpret("uint32", most), word(EXPONENT)))
-        inverse = tirx.const(LARGEST_POWER, "uint32") - power
-        store(self._inverse, tirx.reinterpret("float32", inverse), turn)
+        power = bind(power_bits(most))
+        store(self._inverse, inverse_of(power), turn)
         row = self._tile_rows[turn]
         with when((self._quarter == 0) & (row < self._shape.rows)):
-            store(self.powers, tirx.reinterpret("float32", power), row)
+            store(self.powers, as_float(power), row)
 
     def read(self, step: Expr, turn: int) -> None:
         """Read a turn's row: eight channels of each group of a step, and the scales."""
