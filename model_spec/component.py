@@ -44,6 +44,7 @@ class ExportOptions:
     pads_texts : the stock client calls an encoder, with texts that are padded to one length
     joins_sequences : a forward may be of a token of each of several sequences
     slots_apart : the keys and values of each are tensors of their own
+    routed_dtype : of what a chunk's experts read; None for `activation_dtype`
     kv_limits : by which keys and values of full layers are in parts; None for none that are
     """
 
@@ -61,6 +62,7 @@ class ExportOptions:
     pads_texts: bool = False
     joins_sequences: bool = False
     slots_apart: bool = False
+    routed_dtype: str | None = None
     kv_limits: KvLimits | None = None
 
     @property

@@ -106,6 +106,8 @@ def decoder_options(
         pads_texts=is_of_pages(target.device),
         joins_sequences=target.joins_sequences,
         slots_apart=target.slots_apart,
+        # As one token's are everywhere: on a CPU both have the same bits.
+        routed_dtype=None if target.is_gpu else "float32",
         kv_limits=kv_limits(target, context_length),
     )
 

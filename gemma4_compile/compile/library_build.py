@@ -201,9 +201,10 @@ def _metadata(build: Compilation) -> JsonObject:
 
 
 def _reads_rows_as_chunks(build: Compilation) -> bool:
-    """See ROWS_AS_CHUNKS: on CPUs, but where one token's experts are summed in another order."""
-    is_chat = build.embedding is None
-    return is_chat and not build.target.is_gpu and not build.config.num_experts
+    """See ROWS_AS_CHUNKS: on CPUs, but of int8 that is made of float16 for a chunk alone."""
+    target, made_of = build.target, build.recipe.activation_dtype
+    is_same = target.activations != INT8 or made_of == "float32"
+    return build.embedding is None and not target.is_gpu and is_same
 
 
 def _step_work(build: Compilation) -> StepWork | None:

@@ -216,13 +216,8 @@ class ExpertLinear(Operator):
         expert_of: Callable[[Expr], Expr],
     ) -> tuple[list[te.Tensor], list[te.Tensor]]:
         """Weights with a previous result, and the result, from a pair's x and its expert."""
-        weights, c = self.layout.placeholders(), te.reduce_axis((0, self.cols), name="c")
-
-        def product(p: Expr, r: Expr) -> Expr:
-            row = self.first_row(expert_of(p)) + r
-            return te.sum(read(p, c) * self.layout.value(weights, row, c), axis=c)
-
-        sums = te.compute((pairs, self.expert_rows), product, name="sums")
+        weights = self.layout.placeholders()
+        sums = self._sums(weights, pairs, read, expert_of)
         shape = (pairs, self.outputs)
         previous = self._previous(shape)
 
@@ -233,6 +228,22 @@ class ExpertLinear(Operator):
             return tirx.if_then_else(self.holds(expert_of(p)), own, other)
 
         return [*weights, *previous], self._stored(te.compute(shape, keep, name="out"))
+
+    def _sums(
+        self,
+        weights: list[te.Tensor],
+        pairs: Index,
+        read: Callable[[Expr, Expr], Expr],
+        expert_of: Callable[[Expr], Expr],
+    ) -> te.Tensor:
+        """A pair's x times all rows of its expert: each sum by itself, the channels in order."""
+        c = te.reduce_axis((0, self.cols), name="c")
+
+        def product(p: Expr, r: Expr) -> Expr:
+            row = self.first_row(expert_of(p)) + r
+            return te.sum(read(p, c) * self.layout.value(weights, row, c), axis=c)
+
+        return te.compute((pairs, self.expert_rows), product, name="sums")
 
     def _stored(self, out: te.Tensor) -> list[te.Tensor]:
         """The tensors that hold the result."""
@@ -257,8 +268,8 @@ class ExpertLinear(Operator):
         return te_prim_func([routed, ids, *weights, *results])
 
     def _down_of_one(self) -> tirx.PrimFunc:
-        layout, top_k, shape = self.layout, self.top_k, (1, self.expert_rows)
-        weights, (left, x) = layout.placeholders(), self._left(top_k)
+        top_k, shape = self.top_k, (1, self.expert_rows)
+        weights, (left, x) = self.layout.placeholders(), self._left(top_k)
         ids = te.placeholder((1, top_k), "int32", name="ids")
         if self.is_int8:
             assert not self.accumulate, "all experts are in one call"
@@ -271,18 +282,18 @@ class ExpertLinear(Operator):
             chosen = te.placeholder((1, top_k), "float32", name="chosen")
             args = [*left, ids, chosen]
         previous = self._previous(shape)
+        # As a chunk's pairs and `CombineExperts`, to the last bit: each expert's sum by itself.
+        sums = self._sums(weights, top_k, lambda p, c: as_f32(x[p, c]), lambda p: ids[0, p])
         k = te.reduce_axis((0, top_k), name="k")
-        c = te.reduce_axis((0, self.cols), name="c")
 
         def term(r: Expr) -> Expr:
             share = tirx.if_then_else(self.holds(ids[0, k]), chosen[0, k], f32(0.0))
-            weight = layout.value(weights, self.first_row(ids[0, k]) + r, c)
-            return share * as_f32(x[k, c]) * weight
+            return share * sums[k, r]
 
-        sums = te.compute(shape, lambda i, r: te.sum(term(r), axis=[k, c]), name="sums")
+        y = te.compute(shape, lambda i, r: te.sum(term(r), axis=k), name="y")
         if not previous:
-            return te_prim_func([*args, *weights, sums])
-        out = te.compute(shape, lambda i, r: sums[i, r] + previous[0][i, r], name="out")
+            return te_prim_func([*args, *weights, y])
+        out = te.compute(shape, lambda i, r: y[i, r] + previous[0][i, r], name="out")
         return te_prim_func([*args, *weights, *previous, out])
 
     def _of_few(self) -> tirx.PrimFunc:

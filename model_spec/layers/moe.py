@@ -30,7 +30,7 @@ class MoeSizes:
     ----------
     hidden_size, num_experts, top_k : as in the config
     eps : of all norms
-    dtype : of the normed inputs, and of the router's stored projection
+    dtype : of a chunk's normed inputs; one position's are float32
     """
 
     hidden_size: int

@@ -142,7 +142,8 @@ class MoeDecoderLayer(nn.Module):
         hidden, prefix = config.hidden_size, f"layers.{plan.index}"
         eps, dtype = config.rms_norm_eps, options.activation_dtype
         self.plan = plan
-        self.sizes = MoeSizes(hidden, config.num_experts, config.top_k_experts, eps, dtype)
+        routed = options.routed_dtype or dtype
+        self.sizes = MoeSizes(hidden, config.num_experts, config.top_k_experts, eps, routed)
         self.input_layernorm = Norm(hidden, eps, dtype)
         self.self_attn = Attention(
             f"{prefix}.self_attn", plan, matrices, eps, dtype, options.attention

@@ -16,11 +16,12 @@ from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from tests.drafted import CONTEXT, drafted_package
+from tests.marks import slow_unless
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return drafted_package(tmp_path_factory, "e2b").package
+@pytest.fixture(scope="module", params=slow_unless(lambda kind: kind == "e2b", ["e2b", "moe"]))
+def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return drafted_package(tmp_path_factory, request.param).package
 
 
 def ids_of(count: int, seed: int) -> list[int]:

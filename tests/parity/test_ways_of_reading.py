@@ -1,6 +1,6 @@
-"""On a CPU in float32 a text's logits are the same to the last bit, however its tokens are read.
+"""On a CPU a text's logits are the same to the last bit, however its tokens are read.
 
-Not those of models with experts: one token's experts are summed in another order than a chunk's.
+Not of int8 with float16: a chunk's vectors are rounded to that first, one token's are not.
 """
 
 from __future__ import annotations
@@ -10,26 +10,35 @@ import pytest
 
 from gemma4_compile.runtime import Engine
 from gemma4_compile.runtime.engine.joint import Riders
+from gemma4_compile.runtime.library.joint_steps import MOST_ROWS
 from tests import gemma3n, models
 from tests.marks import slow_unless
 from tests.parity.conftest import CaseFactory, Float32Array
 
 pytestmark = pytest.mark.parity
 
-KINDS = [kind for kind in (*models.KINDS, *gemma3n.KINDS) if kind != "moe"]
+CASES = [
+    *((kind, "f32", "float") for kind in (*models.KINDS, *gemma3n.KINDS)),
+    *(("moe", recipe, "float") for recipe in ("q8f16", "q4f16", "f16", "q4kf16m")),
+    *((kind, "q4f32", "int8") for kind in ("e2b", "moe")),
+]
+QUICK = [("e2b", "f32", "float"), ("moe", "f32", "float"), ("moe", "q8f16", "float")]
 
 
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "e2b", KINDS))
+@pytest.mark.parametrize(
+    ("kind", "recipe", "activations"), slow_unless(lambda *fields: fields in QUICK, CASES)
+)
 def test_chunks_of_any_length_rows_beside_others_and_single_tokens_agree(
-    case: CaseFactory, kind: str
+    case: CaseFactory, kind: str, recipe: str, activations: str
 ) -> None:
     """Logits after the last token, and after others behind it: so keys and values are the same."""
-    compiled = case(kind)
-    engine = Engine.open(compiled.package, sequences=2)
+    compiled = case(kind, recipe, activations=activations)
+    engine = Engine.open(compiled.package, sequences=MOST_ROWS)
     assert engine.model.rows_as_chunks
     length, chunk = 2 * compiled.window + 13, engine.prefill_chunk
-    *text, first, second = (int(one) for one in compiled.prompt(length + 2, seed=1))
+    *text, first, second = (int(one) for one in models.prompt(length + 2, seed=1))
     writer, reader = engine.sequence, engine.sequences.add()
+    others = [engine.sequences.add() for _ in range(MOST_ROWS - 2)]
 
     def after() -> list[Float32Array]:
         return [
@@ -55,7 +64,19 @@ def test_chunks_of_any_length_rows_beside_others_and_single_tokens_agree(
                 engine.prefill(part, reader)
         for one, other in zip(expected, after(), strict=True):
             np.testing.assert_array_equal(one, other, err_msg=way)
+    reader.clear()
+    engine.prefill(text[: -MOST_ROWS + 1], reader)
+    for sequence in (writer, *others):
+        sequence.clear()
+    for count, token in enumerate(text[-MOST_ROWS + 1 :], 1):  # beside one, two, ... seven others
+        beside = [writer, *others][:count]
+        engine.prefill(text[count : count + 3], beside[-1])
+        engine.joint.add([*beside, reader], [*text[:count], token])
+    for one, other in zip(expected, after(), strict=True):
+        np.testing.assert_array_equal(one, other, err_msg="joint steps")
 
 
-def test_rows_of_models_with_experts_are_not_said_to_be_the_same(case: CaseFactory) -> None:
-    assert not Engine.open(case("moe").package, sequences=2).model.rows_as_chunks
+@pytest.mark.slow
+def test_int8_that_is_made_of_float16_is_not_said_to_be_the_same(case: CaseFactory) -> None:
+    package = case("e2b", "q4f16", activations="int8").package
+    assert not Engine.open(package, sequences=2).model.rows_as_chunks
