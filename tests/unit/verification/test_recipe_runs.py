@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.checkpoint.sources import ModelSource
 from gemma4_compile.errors import UsageError
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.quantization.recipe_file import with_overrides
 from gemma4_compile.verification.recipe_runs import Subject, open_runs
@@ -18,8 +18,8 @@ from tests.packages import Silent
 pytestmark = pytest.mark.parity
 
 
-def anything(config: Gemma4Config, table: Sequence[Parameter]) -> None:
-    del config, table
+def anything(source: ModelSource, table: Sequence[Parameter]) -> None:
+    del source, table
 
 
 def test_a_checkpoint_is_opened_with_its_texts(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_what_is_wrong_with_recipes_is_said_before_texts_are_read(tmp_path: Path
     models.write_checkpoint(tmp_path, models.DENSE_LIKE)
     (tmp_path / "tokenizer.json").unlink()
 
-    def refuse(config: Gemma4Config, table: Sequence[Parameter]) -> None:
+    def refuse(source: ModelSource, table: Sequence[Parameter]) -> None:
         assert {one.name for one in table} >= {"embed_tokens", "norm"}
         raise UsageError("no such recipe")
 
