@@ -359,4 +359,5 @@ COMMAND = Command(
     "Chat with a package that gemma4-compile made for this computer. "
     "Answers go to stdout, everything else to stderr.",
     ChatOptions,
+    surplus='a question goes behind --prompt, in quotes: --prompt "Who are you?"',
 )

@@ -149,6 +149,7 @@ class Command(Generic[OptionsT]):
     ----------
     options : the class of its options
     hints, interrupted : as `run_command` takes them
+    surplus : the hint for a word that has no place on the command line
     """
 
     name: str
@@ -157,10 +158,11 @@ class Command(Generic[OptionsT]):
     epilog: str | None = None
     hints: Hints = field(default_factory=dict)
     interrupted: str | None = None
+    surplus: str | None = None
 
     def make_parser(self) -> Parser:
         """Its arguments, which leave out of the result what is not given."""
-        parser = Parser(self.name, self.description, self.epilog)
+        parser = Parser(self.name, self.description, self.epilog, self.surplus)
         parser.argument_default = argparse.SUPPRESS
         places: dict[Group, Options] = {}
         for one in fields(self.options):

@@ -185,4 +185,6 @@ COMMAND = Command(
         ArtifactError: "choose another -o",
     },
     interrupted="nothing is left of this run; the same command starts anew",
+    surplus="one model at a time; several values of an option have commas and no spaces between "
+    "them: --target webgpu,cpu",
 )

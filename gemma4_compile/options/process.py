@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import IO, NoReturn, TypeAlias
@@ -83,15 +84,40 @@ def check_known(said: str, name: str, known: Collection[str], further: str = "")
         raise UsageError(f"{said} `{name}`", hint=f"known: {', '.join(known)}{further}")
 
 
-class Parser(argparse.ArgumentParser):
-    """The arguments of a command; wrong ones are an error as every other, without the usage."""
+_UNKNOWN = "unrecognized arguments: "  # of argparse, in every version that is taken
+_LIKE = 0.8  # --max-new-tokens is --max-tokens (0.86), --model is not --modalities (0.63)
 
-    def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
+
+class Parser(argparse.ArgumentParser):
+    """The arguments of a command; wrong ones are an error as every other, without the usage.
+
+    Attributes
+    ----------
+    surplus : the hint for a word that has no place on the command line
+    """
+
+    def __init__(
+        self, prog: str, description: str, epilog: str | None = None, surplus: str | None = None
+    ) -> None:
         super().__init__(prog=prog, description=description, epilog=epilog)
+        self.surplus = surplus
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError."""
-        raise UsageError(message)
+        raise UsageError(message, hint=self._hint(message))
+
+    def _hint(self, message: str) -> str | None:
+        """For what is unknown: the option whose name is like it, or where a word would go."""
+        if not message.startswith(_UNKNOWN):
+            return None
+        word = message.removeprefix(_UNKNOWN).split(maxsplit=1)[0]
+        if not word.startswith("-"):
+            return self.surplus
+        name = word.partition("=")[0]
+        known = [long for one in self._actions for long in one.option_strings if long[:2] == "--"]
+        begins = sorted((one for one in known if name.startswith(one)), key=len, reverse=True)
+        near = begins or get_close_matches(name, known, n=1, cutoff=_LIKE)
+        return f"did you mean {near[0]}? See {self.prog} --help" if near else None
 
     def _print_message(  # type: ignore[override]  # streams alone are given
         self, message: str, file: IO[str] | None = None

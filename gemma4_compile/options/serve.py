@@ -323,4 +323,5 @@ COMMAND = Command(
     "the page that chats with it in the browser; both, where it has libraries for both.",
     ServeOptions,
     epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
+    surplus="several packages have a name each: --model NAME=DIR --model NAME=DIR",
 )
