@@ -43,6 +43,8 @@ _HOST = re.compile(r"[a-z0-9._-]+(:[0-9]{1,5})?")
 _ALLOWED_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
 # Also of an extension or a program with a page inside: `app://obsidian.md`.
 _ORIGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s?#@*]+)")
+_SOURCE = re.compile(rb"""<script\b[^>]*\bsrc\s*=\s*["']?[^"'>\s]+\.tsx?["'\s>]""", re.IGNORECASE)
+_INDEX_BYTES = 1 << 20
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
 _LONGEST_NAME = 253  # of DNS
 _ADDRESS, _MODEL, _REQUESTS = Group("address and page"), Group("model"), Group("requests")
@@ -110,6 +112,26 @@ def allowed_hosts(names: Sequence[str]) -> list[str]:
             )
         hosts.append(host)
     return hosts
+
+
+def check_page(page: Path) -> None:
+    """Raise UsageError for a folder without a page, or with the sources of one."""
+    index = page / "index.html"
+    if not index.is_file():
+        raise UsageError(
+            f"--page: `{page}` has no `index.html`",
+            hint=f"give the folder that was built: {BUILD_PAGE}",
+        )
+    with contextlib.suppress(OSError), index.open("rb") as file:
+        if _SOURCE.search(file.read(_INDEX_BYTES)):
+            built = page / "dist"
+            raise UsageError(
+                f"--page: `{page}` holds a page's sources: its `index.html` loads TypeScript, "
+                "which no browser runs",
+                hint=f"give what is built of it: --page {built}"
+                if (built / "index.html").is_file()
+                else f"build it and give its dist: {BUILD_PAGE}",
+            )
 
 
 def _is_address(text: str) -> bool:
@@ -259,11 +281,8 @@ class ServeOptions(CommandOptions):
                 "--host is empty",
                 hint="leave it out for 127.0.0.1, this machine; 0.0.0.0 lets every network in",
             )
-        if self.page is not None and not (self.page / "index.html").is_file():
-            raise UsageError(
-                f"--page: `{self.page}` has no `index.html`",
-                hint=f"give the folder that was built: {BUILD_PAGE}",
-            )
+        if self.page is not None:
+            check_page(self.page)
         for flag, value, most, least, usual in (
             ("--port", self.port, 65_535, 0, DEFAULT_PORT),
             ("--slots", self.slots, MOST_SLOTS, 1, "as many as memory is left for"),

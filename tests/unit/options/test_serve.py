@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options import serve as serve_options
 from gemma4_compile.options.serve import COMMAND
+
+CHECKOUT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("key", ["", " key", "a\nb"])
@@ -20,6 +24,19 @@ def test_a_key_that_no_client_can_bring_is_refused_at_once(
 def test_an_empty_host_is_not_every_network(host: str) -> None:
     with pytest.raises(UsageError, match="--host is empty"):
         COMMAND.parse(["DIR", "--host", host])
+
+
+def test_the_sources_of_a_page_are_not_served(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_bytes((CHECKOUT / "examples/web/index.html").read_bytes())
+    with pytest.raises(UsageError, match="loads TypeScript") as unbuilt:
+        COMMAND.parse(["DIR", "--page", str(tmp_path)])
+    assert "npm run build" in str(unbuilt.value.hint)
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/index.html").write_text('<script type="module" src="./a.ts.js"></script>')
+    with pytest.raises(UsageError, match="loads TypeScript") as built:
+        COMMAND.parse(["DIR", "--page", str(tmp_path)])
+    assert f"--page {tmp_path / 'dist'}" in str(built.value.hint)
+    assert COMMAND.parse(["DIR", "--page", str(tmp_path / "dist")]).page == tmp_path / "dist"
 
 
 def test_what_is_right_is_left_to_the_command() -> None:
