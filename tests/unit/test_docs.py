@@ -1,12 +1,16 @@
-"""Links in the documentation: every file and heading that one points to exists."""
+"""The documentation: what its links point to exists, and no option or variable is left out."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from gemma4_compile.options import chat, compile, serve, verify
+from gemma4_compile.options.command import Command
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -62,3 +66,34 @@ def test_decisions_have_numbers_of_their_own() -> None:
     numbers = [page.name[:4] for page in pages]
     assert numbers == [f"{number:04}" for number in range(1, len(pages) + 1)]
     assert [page.read_text("utf-8").split(":")[0] for page in pages] == [f"# {n}" for n in numbers]
+
+
+@pytest.mark.parametrize(
+    ("command", "page"),
+    [
+        (compile.COMMAND, "options.md"),
+        (chat.COMMAND, "chat.md"),
+        (serve.COMMAND, "server.md"),
+        (verify.COMMAND, "numerics.md"),
+    ],
+)
+def test_every_option_is_on_the_page_of_its_command(command: Command[Any], page: str) -> None:
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    written = set(re.findall(r"--[a-z][a-z0-9-]*", text))
+    options = {name for one in command.make_parser()._actions for name in one.option_strings}
+    long = {name for name in options if name.startswith("--")} - {"--help", "--version"}
+    assert long - written == set()
+
+
+def test_every_variable_of_the_programs_is_in_the_table() -> None:
+    sources = (ROOT / "gemma4_compile").rglob("*.py")
+    # Names of the generated code's own begin likewise: those that are asked for are whole texts.
+    asked = {
+        name
+        for source in sources
+        for name in re.findall(r"\"(GEMMA4_[A-Z0-9_]+)\"", source.read_text("utf-8"))
+    }
+    text = (ROOT / "docs/options.md").read_text("utf-8")
+    table = text.split("## Environment variables")[1].split("\n## ")[0]
+    assert "GEMMA4_LOG" in asked
+    assert asked == set(re.findall(r"^\| `(GEMMA4_[A-Z0-9_]+)` \|", table, re.MULTILINE))
