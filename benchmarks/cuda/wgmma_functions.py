@@ -1,28 +1,37 @@
-"""Writes `wgmma.inc` for wgmma_gemm.cu: one function for each number of rows of x."""
+"""Writes `wgmma.inc` for wgmma_gemm.cu: the kernels' own text, by the number of rows of x."""
 
 from __future__ import annotations
 
 import sys
 
+from gemma4_compile.targets.cuda_warpgroups import SOURCES
+from gemma4_compile.targets.kernels.tiles.warpgroups import (
+    BEGIN,
+    COMMIT,
+    MULTIPLY,
+    SHOW,
+    WAIT,
+    WAIT_BUT_ONE,
+)
+
 _FUNCTION = """
-template <> struct Wgmma<{n}> {{
-  static __device__ __forceinline__ void run(float* d, const unsigned* a, unsigned long long b) {{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16 {{{sums}}}, "
-                 "{{{a}}}, {b}, 1, 1, 1, 0;"
-                 : {out} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+template <> struct Wgmma<{rows}> {{
+  static __device__ __forceinline__ void run(float* sums, const unsigned* a, const void* line,
+                                             int part) {{
+    {name}(sums, a, line, part);
   }}
 }};"""
 
 
-def function(n: int) -> str:
-    """The function of 64 rows of W with `n` of x."""
-    names = [f"%{index}" for index in range(n // 2 + 5)]
-    out = ", ".join(f'"+f"(d[{index}])' for index in range(n // 2))
-    sums, a = ", ".join(names[: n // 2]), ", ".join(names[n // 2 : -1])
-    return _FUNCTION.format(n=n, sums=sums, a=a, b=names[-1], out=out)
+def functions(rows: list[int]) -> str:
+    """What waits for products, and the products of 64 rows of W with each number of rows of x."""
+    parts = [SOURCES[name] for name in (BEGIN, COMMIT, WAIT_BUT_ONE, WAIT, SHOW)]
+    parts.append("template <int N> struct Wgmma;")
+    for count in rows:
+        name = f"{MULTIPLY}{count}"
+        parts += [SOURCES[name], _FUNCTION.format(rows=count, name=name)]
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    print("template <int N> struct Wgmma;")
-    for rows in sys.argv[1:]:
-        print(function(int(rows)))
+    print(functions([int(rows) for rows in sys.argv[1:]]))

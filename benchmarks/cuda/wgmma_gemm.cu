@@ -2,7 +2,7 @@
 // (a float16 scale for each 32 channels) by Hopper's wgmma: float16 operands, float32 sums.
 // Weights are the rows of the product and come from registers, x from shared memory.
 //
-//   python benchmarks/cuda/wgmma_functions.py 256 192 176 128 > wgmma.inc
+//   python -m benchmarks.cuda.wgmma_functions 256 192 176 128 > wgmma.inc
 //   nvcc -std=c++17 -O3 -I. -gencode=arch=compute_90a,code=sm_90a -DSTAGE_COUNT=2 benchmarks/cuda/wgmma_gemm.cu
 #include <cstdio>
 #include <cstdlib>
@@ -37,10 +37,6 @@ __device__ __forceinline__ unsigned mul2(unsigned v, __half2 minus, __half2 scal
   __half2 h = __hmul2(__hsub2(*(__half2*)&v, minus), scale);
   return *(unsigned*)&h;
 }
-__device__ __forceinline__ unsigned long long descriptor(unsigned at) {
-  return (unsigned long long)((at & 0x3FFFF) >> 4) | (1ull << 16) |
-         ((unsigned long long)(1024 >> 4) << 32) | (1ull << 62);
-}
 // BITS 4: eight channels c0..c7 of one word: pair i is (c_i, c_{i+4}).
 // BITS 8: two words.
 template <int N, int BITS>
@@ -56,7 +52,6 @@ __global__ __launch_bounds__(256, 1) void wgmma_gemm(
   const int tid = threadIdx.x, lane = tid & 31, t = lane & 3, g = lane >> 2, warp = tid >> 5;
   const int first_m = blockIdx.x * N, first_n = blockIdx.y * S::ROWS_W;
   const int groups = cols / 32, steps = cols / 128;
-  const unsigned base = (unsigned)__cvta_generic_to_shared(shared);
   // Items of x: row tid / 4 + 64 p, words 2 j and 2 j + 1 of each of four groups.
   const int j = tid & 3;
   int xrow[S::ITEMS];
@@ -165,22 +160,21 @@ __global__ __launch_bounds__(256, 1) void wgmma_gemm(
   read_x(min(1, steps - 1), 0, 0);
   if (S::ITEMS > 1) read_x(min(1, steps - 1), 1, 1);
   decode(0, a[0]);
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  gemma4_show_to_warpgroups();
   __syncthreads();
   int stage = 0;
   for (int step = 0; step < steps; ++step) {
     const int next = min(step + 1, steps - 1), after = min(step + 2, steps - 1);
     const int following = stage == S::STAGES - 1 ? 0 : stage + 1;
-    const unsigned at = base + stage * S::STAGE;
+    const unsigned char* at = shared + stage * S::STAGE;
     read_w(next, wnext, snext);
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       if (q > 0) decode(q, a[q & 1]);
-      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+      gemma4_warpgroup_begin();
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        Wgmma<N>::run(sums, a[q & 1] + 4 * h, descriptor(at + h * S::SUB + q * 32));
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      for (int h = 0; h < 2; ++h) Wgmma<N>::run(sums, a[q & 1] + 4 * h, at + h * S::SUB, q);
+      gemma4_warpgroup_commit();
       if (q < S::ITEMS) {
         write_x(following, q, q & 1);
         if (q + 2 < S::ITEMS)
@@ -188,7 +182,7 @@ __global__ __launch_bounds__(256, 1) void wgmma_gemm(
         else
           read_x(after, q & 1, q & 1);
       }
-      asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+      gemma4_warpgroup_wait_but_one();
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -197,12 +191,12 @@ __global__ __launch_bounds__(256, 1) void wgmma_gemm(
       for (int k = 0; k < WWORDS; ++k) wraw[r][k] = wnext[r][k];
     }
     decode(0, a[0]);
-    if (S::STAGES == 2) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    if (S::STAGES == 2) gemma4_warpgroup_wait();
+    gemma4_show_to_warpgroups();
     __syncthreads();
     stage = following;
   }
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  gemma4_warpgroup_wait();
 #pragma unroll
   for (int b = 0; b < N / 8; ++b)
 #pragma unroll
