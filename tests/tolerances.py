@@ -64,6 +64,7 @@ ACTIVATIONS = {
     "f16": LOGITS_F16,
     "q4f16": LOGITS_F16,
     "q4f16m": LOGITS_F16,
+    "q4kf16": LOGITS_F16,
     "q4kf16m": LOGITS_F16,
     "q8f16": LOGITS_F16,
 }

@@ -19,7 +19,7 @@ KINDS = ("e2b", "dense")
     ("kind", "recipe"),
     slow_unless(
         lambda *pair: pair == ("e2b", "q4f16"),
-        [("e2b", "q4f16"), ("e2b", "q8f16"), ("dense", "q4kf16m"), ("dense", "q4f16")],
+        [("e2b", "q4f16"), ("e2b", "q8f16"), ("dense", "q4kf16"), ("dense", "q4f16")],
     ),
 )
 def test_two_turns_in_chunks(case: CaseFactory, kind: str, recipe: str) -> None:

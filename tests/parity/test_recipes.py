@@ -15,11 +15,11 @@ pytestmark = pytest.mark.parity
 # Each recipe, each kind, and experts and per-layer tables in 4, 8 and 16 bits: a matmul does not
 # know its layer's kind, which tests/parity/test_float32.py shows of each. `make test` runs two
 # kinds: those of the others are in them.
-QUICK = {"e2b": "q4f16", "moe": "q8f16"}
+QUICK = {"e2b": "q4kf16", "moe": "q8f16"}
 OTHERS = (
-    *(("dense", "q4f32"), ("e2b", "q8f16"), ("e4b", "f16"), ("e4b", "q4kf16m")),
+    *(("e2b", "q4f16"), ("dense", "q4f32"), ("e2b", "q8f16"), ("e4b", "f16"), ("e4b", "q4kf16m")),
     ("unified", "q4f16m"),
-    *(("moe", "q4f16"), ("moe", "f16"), ("moe", "q4kf16m")),
+    *(("moe", "q4f16"), ("moe", "f16"), ("moe", "q4kf16")),
 )
 NEW_TOKENS = 6
 GREEDY_TOKENS = 6
