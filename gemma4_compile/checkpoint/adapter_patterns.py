@@ -24,7 +24,8 @@ _UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?(?!:)|\\[1-9]")
 _QUANTIFIER = re.compile(r"[*+?{]")
 
 
-def _is_safe(pattern: str) -> bool:
+def is_quick(pattern: str) -> bool:
+    """Return whether an expression matches a name in little time, whatever the name is."""
     count = len(_QUANTIFIER.findall(pattern))
     is_short = len(pattern) <= _MAX_LETTERS and count <= _MAX_QUANTIFIERS
     return is_short and not _UNSAFE.search(pattern)
@@ -62,7 +63,7 @@ class WholeNames:
     def __init__(self, field: str, pattern: object) -> None:
         self._clock = _Clock(field)
         self._pattern: re.Pattern[str] | None = None
-        if isinstance(pattern, str) and _is_safe(pattern):
+        if isinstance(pattern, str) and is_quick(pattern):
             with suppress(re.error, OverflowError, RecursionError):
                 self._pattern = re.compile(pattern)
 
@@ -97,7 +98,7 @@ class Patterns:
             raise _too_long(field, "there are too many patterns")
 
     def _compile(self, key: str) -> re.Pattern[str]:
-        if not _is_safe(key):
+        if not is_quick(key):
             raise _too_long(self._field, f"{key[:_SHOWN_LETTERS]!r}")
         try:
             return re.compile(rf"(.*\.)?({key})$")

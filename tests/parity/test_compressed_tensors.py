@@ -10,12 +10,18 @@ import numpy as np
 import pytest
 import torch
 from compressed_tensors.compressors import BaseCompressor
-from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from compressed_tensors.quantization import (
+    QuantizationArgs,
+    QuantizationConfig,
+    QuantizationScheme,
+    apply_quantization_config,
+)
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Gemma4ForCausalLM, Gemma4TextConfig
 
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
+from gemma4_compile.checkpoint.quantised.compressed_scheme import read_config
 from gemma4_compile.checkpoint.quantised.read import dequantised
 from gemma4_compile.checkpoint.safetensors_file import read_header, read_rows
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
@@ -180,3 +186,41 @@ def test_a_model_is_read_as_transformers_reads_it(kind: str, tmp_path: Path) -> 
     for name in layers:
         rows = read(name, 0, matched[name].row_count)
         np.testing.assert_allclose(rows, expected[f"model.{name}"], rtol=3e-7, atol=0)
+
+
+STATIC: dict[str, Any] = {"num_bits": 8, "strategy": "tensor"}
+ROUNDED: dict[str, tuple[list[list[str]], list[str]]] = {
+    "classes": ([["Linear"], ["Embedding"]], ["lm_head"]),
+    "patterns before classes": ([["Linear"], [r"re:.*mlp\..*"], [r"re:.*\.down_proj"]], []),
+    "names before patterns": (
+        [["re:.*proj"], ["model.layers.1.mlp.up_proj", "lm_head"], ["Linear"]],
+        [r"re:.*layers\.2\.self_attn", "model.per_layer_model_projection"],
+    ),
+    "one target twice": ([["Linear"], ["Linear"]], ["re:model.layers.0"]),
+    "a class is ignored": ([["re:.*"]], ["Gemma4TextScaledWordEmbedding"]),
+    "every module": ([["Module"], ["re:layers"]], []),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_layer_is_rounded_where_its_library_rounds_it(name: str) -> None:
+    targets, ignore = ROUNDED[name]
+    ends = ({"input_activations": STATIC}, {"output_activations": STATIC})
+    groups = {f"{i}": {"targets": one, **ends[i % 2]} for i, one in enumerate(targets)}
+    model = Gemma4ForCausalLM(Gemma4TextConfig(**models.E2B_LIKE))
+    library = QuantizationConfig(config_groups=groups, ignore=ignore)
+    apply_quantization_config(model, library)
+    ours = read_config({"config_groups": groups, "ignore": ignore}).groups
+    assert ours is not None
+    count = 0
+    for module_name, module in model.named_modules():
+        if not isinstance(module, torch.nn.Linear | torch.nn.Embedding):
+            continue
+        scheme, group = getattr(module, "quantization_scheme", None), ours.of(module_name)
+        expected = () if scheme is None else (scheme.input_activations, scheme.output_activations)
+        kinds = ("input_scale", "output_scale")
+        assert (() if group is None else group.ends) == tuple(
+            kind for kind, args in zip(kinds, expected, strict=False) if args is not None
+        ), module_name
+        count += scheme is not None
+    assert count > 2

@@ -7,6 +7,8 @@ the prompts are those whose values are all apart from ties in transformers.
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -105,6 +107,30 @@ def test_both_forms_are_one_model_in_transformers(case: Case, compressed: Path) 
     model = hf_phone.opened(compressed)
     for ids in case.prompts:
         assert np.array_equal(hf.logits(model, ids), hf.logits(case.model, ids))
+
+
+@pytest.mark.slow
+def test_groups_that_round_one_end_are_those_of_transformers(
+    case: Case, compressed: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "checkpoint"
+    shutil.copytree(compressed, source)
+    config = json.loads((source / "config.json").read_text())
+    groups = config["quantization_config"]["config_groups"]
+    groups["group_4"]["input_activations"] = groups["group_2"]["output_activations"] = None
+    (source / "config.json").write_text(json.dumps(config))
+    model = hf_phone.load(case.path)
+    for module in model.modules():
+        if isinstance(module, QuantizedLinear):
+            unrounded = {4: module.input_activation_scale, 2: module.output_activation_scale}
+            unrounded.get(module.num_bits, torch.zeros(1)).data.zero_()
+    (ids,) = decided(model, 1)
+    truth = hf.logits(model, ids)
+    assert np.array_equal(hf.logits(hf_phone.opened(source), ids), truth)
+    assert np.abs(truth - hf.logits(case.model, ids)).max() > 1000 * tolerances.LOGITS_F32
+    package = packages.compile_package(source, "f32", tmp_path / "package", optimised=False)
+    found = Engine.open(package).prefill(list(ids))
+    np.testing.assert_allclose(found, truth[-1], rtol=0, atol=tolerances.LOGITS_F32)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,11 @@ from math import ceil
 import numpy as np
 
 from gemma4_compile.checkpoint.quantised.compressed_scheme import Scheme, read_config
+from gemma4_compile.checkpoint.quantised.compressed_targets import (
+    INPUT_SCALE,
+    OUTPUT_SCALE,
+    Groups,
+)
 from gemma4_compile.checkpoint.quantised.modules import (
     DAMAGED,
     Parts,
@@ -33,7 +38,7 @@ from gemma4_compile.checkpoint.quantised.packed import (
     signed,
 )
 from gemma4_compile.checkpoint.quantised.scaled import Scaled
-from gemma4_compile.checkpoint.quantised.steps import step_of
+from gemma4_compile.checkpoint.quantised.steps import missing_step, step_of
 from gemma4_compile.checkpoint.safetensors_file import (
     Float32Array,
     TensorInfo,
@@ -50,7 +55,7 @@ _ENDS = (
     *("self_attn.k_scale", "self_attn.v_scale", "self_attn.q_scale"),
     *("self_attn.k_zero_point", "self_attn.v_zero_point", "self_attn.q_zero_point"),
 )
-_STEPS = {"input_scale": INPUT_STEP, "output_scale": OUTPUT_STEP}
+_STEPS = {INPUT_SCALE: INPUT_STEP, OUTPUT_SCALE: OUTPUT_STEP}
 _ZEROS = ("I8", "I32", "I64")
 _FLOATS: Mapping[int, tuple[str, Numbers]] = {4: ("U8", E2M1), 8: ("F8_E4M3", E4M3)}
 """Floats by their bits: the dtype that holds them, and the numbers of their codes."""
@@ -72,15 +77,15 @@ def read_weights(values: Mapping[str, object], tensors: Mapping[str, TensorInfo]
     modules, weights = by_module(tensors, _ENDS, ("weight",))
     rounded = None
     has_steps = any(_STEPS.keys() & parts.keys() for parts in modules.values())
-    if config.rounds and tensors and not has_steps:
+    if config.groups is not None and tensors and not has_steps:
         raise CheckpointError(
             "config.json says that activations are rounded by fixed scales, and the checkpoint has "
             "no `input_scale` and no `output_scale`",
             hint=DAMAGED,
         )
     for module, parts in modules.items():
-        if config.rounds and ("weight" in parts or "weight_packed" in parts):
-            weights |= _steps(module, parts)
+        if config.groups is not None:
+            weights |= _steps(module, parts, config.groups)
         name = f"{module}.weight"
         if "weight_packed" not in parts and "weight" not in parts:
             if "weight_scale" in parts:
@@ -95,19 +100,38 @@ def read_weights(values: Mapping[str, object], tensors: Mapping[str, TensorInfo]
             )
             if not is_exact or "weight_g_idx" in parts:
                 rounded = scheme.text
-    return Weights(weights, None if config.rounds else rounded, config.left_out)
+    return Weights(weights, None if config.groups is not None else rounded, config.left_out)
 
 
-def _steps(module: str, parts: Parts) -> dict[str, TensorInfo]:
-    """What the inputs and outputs of a module are rounded to."""
-    for end in ("input_zero_point", "output_zero_point"):
-        if end in parts and index_of(check(parts[end], _ZEROS, (), (1,))).any():
-            raise CheckpointError(
-                f"tensor `{parts[end].name}` in `{parts[end].path.name}` has a zero point, and "
-                "config.json says that there are none (`symmetric`)",
-                hint="the checkpoint and its config.json do not fit together",
-            )
-    return {f"{module}.{name}": step_of(parts[end]) for end, name in _STEPS.items() if end in parts}
+def _steps(module: str, parts: Parts, groups: Groups) -> dict[str, TensorInfo]:
+    """What the inputs and outputs of a module are rounded to, where its group rounds them."""
+    group = groups.of(module)
+    stored = parts.get("weight_packed", parts.get("weight"))
+    is_packed = "weight_packed" in parts or "weight_scale" in parts
+    if group is None and is_packed and stored is not None:
+        raise CheckpointError(
+            f"tensor `{stored.name}` in `{stored.path.name}` is quantised, and config.json has no "
+            "group for it (`config_groups`, `ignore`): whether its inputs are rounded is not known",
+            hint="the checkpoint and its config.json do not fit together",
+        )
+    found = {}
+    for end in group.ends if group is not None else ():
+        if end in parts:
+            _check_no_zero_point(parts.get(end.replace("scale", "zero_point")))
+            found[f"{module}.{_STEPS[end]}"] = step_of(parts[end])
+        elif is_packed and stored is not None:
+            found[f"{module}.{_STEPS[end]}"] = missing_step(f"{module}.{end}", stored)
+    return found
+
+
+def _check_no_zero_point(tensor: TensorInfo | None) -> None:
+    """Refuse a zero point of activations, which configs that are read have none of."""
+    if tensor is not None and index_of(check(tensor, _ZEROS, (), (1,))).any():
+        raise CheckpointError(
+            f"tensor `{tensor.name}` in `{tensor.path.name}` has a zero point, and config.json "
+            "says that there are none (`symmetric`)",
+            hint="the checkpoint and its config.json do not fit together",
+        )
 
 
 def _weight(

@@ -6,6 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
+from gemma4_compile.checkpoint.quantised.compressed_targets import (
+    INPUT_SCALE,
+    OUTPUT_SCALE,
+    Group,
+    Groups,
+    read_names,
+)
 from gemma4_compile.checkpoint.quantised.packed import BITS
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.config.fields import ConfigFields
@@ -72,12 +79,13 @@ class CompressedConfig:
     Attributes
     ----------
     left_out : what a package does not round
-    rounds : a package rounds inputs and outputs of layers, by scales of the checkpoint
+    groups : whose inputs and outputs a package rounds by scales of the checkpoint; None where it
+        rounds none
     """
 
     schemes: tuple[Scheme, ...]
     left_out: tuple[str, ...]
-    rounds: bool
+    groups: Groups | None
 
 
 def read_config(values: Mapping[str, object]) -> CompressedConfig:
@@ -102,17 +110,21 @@ def read_config(values: Mapping[str, object]) -> CompressedConfig:
         raise ConfigError(f"config key `{KEY}.config_groups`: more than {_MAX_GROUPS} groups")
     schemes: list[Scheme] = []
     left_out: list[str] = []
-    rounds = False
+    rounding: list[Group] = []
     for name in groups.names():
         group = groups.fields(name)
-        others, is_static = _activations(group)
-        left_out, rounds = left_out + others, rounds or is_static
+        others, ends = _activations(group)
+        left_out += others
+        rounding.append(Group(group.key("targets"), read_names(group, "targets"), ends))
         if group.get("weights") is not None:
             _check_format(group, "format")
             schemes.append(_scheme(group.fields("weights", _DEFAULTS)))
     if top.get("kv_cache_scheme") is not None:
         left_out.append("keys and values of the cache")
-    return CompressedConfig(tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(left_out)), rounds)
+    rounded = None
+    if any(group.ends for group in rounding):
+        rounded = Groups(rounding, top.key("ignore"), read_names(top, "ignore"))
+    return CompressedConfig(tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(left_out)), rounded)
 
 
 def _check_format(fields: ConfigFields, name: str) -> None:
@@ -166,30 +178,30 @@ def _size(value: object, fields: ConfigFields) -> int:
     return value
 
 
-def _activations(group: ConfigFields) -> tuple[list[str], bool]:
-    """What else a group rounds that a package does not, and whether it rounds by fixed scales.
+def _activations(group: ConfigFields) -> tuple[list[str], tuple[str, ...]]:
+    """What else a group rounds that a package does not, and the scales that it rounds by.
 
     ConfigError where the weights were trained for a rounding that is not done.
     """
-    is_static = False
+    ends: tuple[str, ...] = ()
     if group.get("output_activations") is not None:
         _check_static(group.fields("output_activations", _DEFAULTS))
-        is_static = True
+        ends = (OUTPUT_SCALE,)
     if group.get("input_activations") is None:
-        return [], is_static
+        return [], ends
     inputs = group.fields("input_activations", _DEFAULTS)
     kind = inputs.one_of("type", ("int", "float"))
     bits = inputs.integer("num_bits", 1, 16)
     if kind == "int" and inputs.get("dynamic") in (None, False):
         _check_static(inputs)
-        return [], True
-    if is_static:
+        return [], (INPUT_SCALE, *ends)
+    if ends:
         raise ConfigError(
             f"config key `{inputs.key('dynamic')}`: the outputs of layers are rounded by fixed "
             "scales and their inputs by others",
             hint=QAT_HINT,
         )
-    return [f"inputs of layers to {bits}-bit {kind}s"], False
+    return [f"inputs of layers to {bits}-bit {kind}s"], ends
 
 
 def _check_static(fields: ConfigFields) -> None:

@@ -36,6 +36,26 @@ class _NoStep(OfOne):
 
 
 @dataclass(frozen=True)
+class _MissingStep(OfOne):
+    """A step that a config asks for; `stored` is the weight of its module."""
+
+    name: str
+
+    def read_rows(self, begin: int, end: int) -> Float32Array:
+        """Raise CheckpointError."""
+        raise CheckpointError(
+            f"config.json says that activations are rounded by `{self.name}`, and the checkpoint "
+            f"has `{self.stored.name}` without it",
+            hint=DAMAGED,
+        )
+
+
+def missing_step(name: str, weight: TensorInfo) -> TensorInfo:
+    """A step that is not there: an error where it is read, as layers without use are not."""
+    return computed(name, (), _MissingStep(weight, name))
+
+
+@dataclass(frozen=True)
 class StepTable:
     """What the text decoder takes: shapes of matrices and the steps, by the names of sources."""
 
@@ -82,7 +102,8 @@ def complete_steps(found: dict[str, TensorInfo], text: StepTable) -> None:
     Raises
     ------
     CheckpointError
-        If matrices that are multiplied as one round their common input differently.
+        If matrices that are multiplied as one round their common input differently, or a step is
+        not there that the config asks for.
     """
     names = {source_name(name): name for name in found}
     for parameter in text.steps:
@@ -95,10 +116,11 @@ def complete_steps(found: dict[str, TensorInfo], text: StepTable) -> None:
                 name = f"{names.get(own, own).removesuffix('.weight')}.{end}"
                 names[source.name] = name
                 found[name] = computed(name, (), _NoStep(found[weight]))
-        inputs = [names[one.name] for one in parameter.sources[::2] if one.name in names]
         steps: dict[float, str] = {}
-        for name in inputs:
-            steps.setdefault(float(read_rows(found[name], 0, 1).ravel()[0]), name)
+        for name in (names[one.name] for one in parameter.sources if one.name in names):
+            step = float(read_rows(found[name], 0, 1).ravel()[0])
+            if name.endswith(f".{INPUT_STEP}"):
+                steps.setdefault(step, name)
         if len(steps) > 1:
             first, second = list(steps.values())[:2]
             raise CheckpointError(

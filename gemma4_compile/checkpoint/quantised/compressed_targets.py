@@ -1,0 +1,125 @@
+"""Which group of a compressed-tensors config a module is in, as its library finds it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gemma4_compile.checkpoint.adapter_patterns import is_quick
+from gemma4_compile.checkpoint.quantised.steps import source_name
+from gemma4_compile.errors import ConfigError
+from gemma4_compile.model_spec.config.fields import ConfigFields
+from gemma4_compile.model_spec.config.variants import WHOLE_HINT
+from gemma4_compile.model_spec.text.component import TEXT
+from gemma4_compile.model_spec.text.parameters import HEAD
+
+INPUT_SCALE, OUTPUT_SCALE = "input_scale", "output_scale"
+_PATTERN = "re:"
+_LINEAR = ("Linear", "Module")
+_TABLE = ("Gemma4TextScaledWordEmbedding", "Embedding", "Module")
+"""transformers' classes of a module, with those that they are made from."""
+_MOST_NAMES = 1 << 16
+_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of modules.
+
+    Attributes
+    ----------
+    key : of its targets in the config
+    targets : names of modules, patterns of them behind `re:`, or classes
+    ends : scales that its inputs and outputs are rounded by: `INPUT_SCALE`, `OUTPUT_SCALE`
+    """
+
+    key: str
+    targets: tuple[str, ...]
+    ends: tuple[str, ...]
+
+
+def read_names(fields: ConfigFields, name: str) -> tuple[str, ...]:
+    """A list of targets; none where there is none."""
+    found = fields.get(name)
+    names = [] if found is None else found
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ConfigError(
+            f"config key `{fields.key(name)}`: expected a list of modules' names, patterns or "
+            f"classes, found {str(found)[:60]!r}"
+        )
+    if len(names) > _MOST_NAMES:
+        raise ConfigError(f"config key `{fields.key(name)}`: more than {_MOST_NAMES} names")
+    return tuple(names)
+
+
+class Groups:
+    """The groups of a config, by module.
+
+    A module's name goes before a pattern of it, and that before its class; of several of one kind
+    the first one in the order of the alphabet counts, and of groups with one target the last.
+    """
+
+    def __init__(self, groups: Iterable[Group], ignore_key: str, ignore: Sequence[str]) -> None:
+        by_target = {target: group for group in groups for target in group.targets}
+        ordered = sorted(by_target, key=lambda target: (_PATTERN in target, target))
+        self._groups = [(_Target(by_target[one].key, one), by_target[one]) for one in ordered]
+        self._ignored = [_Target(ignore_key, one) for one in ignore]
+        self._seconds = 0.0
+
+    def of(self, module: str) -> Group | None:
+        """The group of a module by its name in the files; None of one that is not rounded.
+
+        Raises
+        ------
+        ConfigError
+            If the patterns take too long to match.
+        """
+        begin = time.monotonic()
+        found = self._find(module)
+        self._seconds += time.monotonic() - begin
+        if self._seconds > _SECONDS:
+            raise ConfigError("the patterns of `quantization_config` take too long to match")
+        return found
+
+    def _find(self, module: str) -> Group | None:
+        bare = source_name(f"{module}.weight").removesuffix(".weight")
+        # One checkpoint is read as the whole model and as its text decoder with its head.
+        fronts = ("",) if bare == HEAD else [front for front in TEXT.prefixes if front]
+        names = {module, *(f"{front}{bare}" for front in fronts)}
+        kind = _TABLE if bare.startswith("embed_tokens") else _LINEAR
+        if any(one.names(names) or one.text in kind for one in self._ignored):
+            return None
+        named = (group for target, group in self._groups if target.names(names))
+        of_class = (group for target, group in self._groups if target.text in kind)
+        return next(named, next(of_class, None))
+
+
+class _Target:
+    """A name of a module, a pattern of names, or a class."""
+
+    def __init__(self, key: str, text: str) -> None:
+        self.text = text
+        self._pattern: re.Pattern[str] | None = None
+        if not text.startswith(_PATTERN):
+            return
+        pattern = text.removeprefix(_PATTERN)
+        if not is_quick(pattern):
+            raise ConfigError(
+                f"config key `{key}`: {text[:80]!r} may take long to match", hint=WHOLE_HINT
+            )
+        try:
+            self._pattern = re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ConfigError(
+                f"config key `{key}`: {text[:80]!r} is no regular expression: {error}",
+                hint=WHOLE_HINT,
+            ) from error
+
+    def names(self, modules: Iterable[str]) -> bool:
+        """Return whether it is one of these names, or a pattern of one."""
+        pattern = self._pattern
+        if pattern is None:
+            return self.text in modules
+        return any(pattern.match(module) for module in modules)
