@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from starlette.requests import Request as HttpRequest
 
 from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
+from gemma4_compile.runtime.server.packed import unpacked
 
 _SMALL_BYTES = 1 << 16  # a body up to here is read at once, a longer one when its turn comes
 # What programs send that do not say what they send: litellm to Ollama's API, and `curl -d`.
@@ -76,23 +77,19 @@ class BodyReader:
         return self.parse(await self.written(request))
 
     async def written(self, request: HttpRequest) -> bytes:
-        """The body as it came.
+        """The body as it was before it was packed; limits are those of that.
 
         Raises
         ------
         ApiError
-            415 for another type than JSON and for a packed body, 408 if it does not arrive in time,
-            413 if it is too long, 503 if too many long ones arrive, 400 if no prompt is so long.
+            415 for another type than JSON, 408 if it does not arrive in time, 413 if it is too
+            long, 503 if too many long ones arrive, 400 if no prompt is so long; as of `unpacked`.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         # A page of another origin cannot send JSON's type unasked. The others it can, and then its
         # browser says whose the request is, by the Fetch standard with every POST.
         if kind != "application/json" and not (kind in _UNTYPED and _is_of_program(request)):
             raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
-        packed = request.headers.get("content-encoding", "identity").strip().lower()
-        if packed not in ("", "identity"):
-            why = "bodies are not unpacked here: send it as it is, without Content-Encoding"
-            raise ApiError(415, f"the body is packed by `{packed[:40]}`; {why}")
         body = bytearray()
         try:
             return await self._read(request, body)
@@ -100,7 +97,8 @@ class BodyReader:
             body.clear()  # an error that has come out of a task holds it, and itself, for long
 
     async def _read(self, request: HttpRequest, body: bytearray) -> bytes:
-        pieces = request.stream()
+        coding = request.headers.get("content-encoding", "")
+        pieces = unpacked(request.stream(), coding, self._limits.body_bytes)
         count = await self._in_time(self._receive(pieces, body, 0, _SMALL_BYTES))
         if count > _SMALL_BYTES:
             await self._take_turn()

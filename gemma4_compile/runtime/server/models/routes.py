@@ -132,7 +132,7 @@ class _Passed(Response):
         self._using = using
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; the body, which was read already, comes once more."""
+        """Answer; the body, which was read and unpacked already, comes once more."""
 
         async def again() -> Message:
             if self._body is None:
@@ -140,8 +140,9 @@ class _Passed(Response):
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
 
+        headers = [each for each in scope["headers"] if each[0] != b"content-encoding"]
         async with self._using:
-            await self._app(scope, again, send)
+            await self._app({**scope, "headers": headers}, again, send)
 
 
 class _Front:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 import time
@@ -86,6 +87,13 @@ def asked(live: Live, path: str, body: Any = None, method: str = "POST") -> tupl
 def statuses(live: Live) -> dict[str, str]:
     found = asked(live, "/v1/models", method="GET")[1]["data"]
     return {one["id"]: one["status"]["value"] for one in found}
+
+
+def test_a_packed_body_is_unpacked_once(live: Live) -> None:
+    body = gzip.compress(json.dumps({"model": "second", "messages": QUESTION}).encode())
+    headers = {"Content_Encoding": "gzip", "Content_Type": "application/json", **BEARER}
+    status, _, answer = live.request("POST", "/v1/chat/completions", body, **headers)
+    assert (status, json.loads(answer)["model"]) == (200, "second")
 
 
 BODIES: dict[str, dict[str, Any]] = {
