@@ -332,7 +332,8 @@ def read_limit(fields: Fields, name: str, least: int = 1) -> int | None:
 
 def _biases(fields: Fields) -> Mapping[int, float]:
     """Biases by token id; whether the model has such tokens is not known here."""
-    given = fields.get("logit_bias", dict, {})
+    # A list that is empty is none, as programs in PHP write it; strict requests may, too.
+    given = {} if fields.raw("logit_bias") == [] else fields.get("logit_bias", dict, {})
     if len(given) > MAX_BIASES:
         raise fields.error("logit_bias", f"expected at most {MAX_BIASES}, found {len(given)}")
     biases: dict[int, float] = {}

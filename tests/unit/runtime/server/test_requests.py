@@ -310,6 +310,8 @@ def test_biases_in_an_empty_list_are_none() -> None:
     assert chat(logit_bias=[]) == chat()
     with pytest.raises(ApiError, match="`logit_bias`: expected an object"):
         chat(logit_bias=[1])
+    strict = {"messages": [USER], "logit_bias": []}
+    assert read_chat_request(strict, DEFAULTS, 10, Ignored(strict=True)) == chat()
 
 
 def test_whole_numbers_may_be_doubles() -> None:
