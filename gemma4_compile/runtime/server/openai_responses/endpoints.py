@@ -13,6 +13,7 @@ from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.openai_responses.answers import ResponseAnswer
+from gemma4_compile.runtime.server.openai_responses.input_items import with_ids
 from gemma4_compile.runtime.server.openai_responses.requests import (
     ResponseRequest,
     read_response_request,
@@ -65,7 +66,7 @@ class _Responses:
             if parsed.stored:
                 output = response["output"]
                 assert isinstance(output, list), "of `ResponseAnswer`"
-                self._store.keep(response, [*parsed.items, *output], tenant)
+                self._store.keep(response, [*with_ids(parsed.items), *output], tenant)
 
         answer = ResponseAnswer(
             model.name,

@@ -54,6 +54,13 @@ class StoredResponse:
         """Items of the whole conversation, those of the response last."""
         return tuple(json.loads(self._items))
 
+    @property
+    def input_items(self) -> tuple[object, ...]:
+        """Items of the conversation before the response."""
+        output = self.response["output"]
+        assert isinstance(output, list), "of `ResponseAnswer`"
+        return self.items[: len(self.items) - len(output)]
+
 
 def _written(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

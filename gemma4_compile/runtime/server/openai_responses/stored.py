@@ -8,6 +8,7 @@ from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.guard import Guarded, client_of
+from gemma4_compile.runtime.server.openai_responses.input_items import page_of
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
 
 
@@ -19,6 +20,7 @@ def stored_routes(store: ResponseStore, guarded: Guarded) -> list[BaseRoute]:
         for method, path, endpoint in (
             ("GET", "/v1/responses/{id}", endpoints.show),
             ("DELETE", "/v1/responses/{id}", endpoints.forget),
+            ("GET", "/v1/responses/{id}/input_items", endpoints.list_input),
             ("POST", "/v1/responses/{id}/cancel", endpoints.refuse_cancel),
             ("POST", "/v1/responses/compact", endpoints.refuse_compaction),
         )
@@ -40,6 +42,10 @@ class _Stored:
             raise ApiError(400, why, param="stream", code="unsupported_value")
         stored = self._store.find(request.path_params["id"], tenant_of(request))
         return JSONResponse(stored.response)
+
+    async def list_input(self, request: HttpRequest) -> Response:
+        stored = self._store.find(request.path_params["id"], tenant_of(request))
+        return JSONResponse(page_of(stored.input_items, request.query_params))
 
     async def forget(self, request: HttpRequest) -> Response:
         name = request.path_params["id"]

@@ -7,6 +7,8 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.responses import ResponseItem
+from pydantic import TypeAdapter
 
 from tests.live_server import TOOL_TEMPLATE, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
@@ -62,6 +64,35 @@ def test_a_conversation_that_the_server_keeps(
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)
+
+
+def test_what_a_response_was_made_of_is_listed(
+    client: openai.OpenAI, engine: ScriptedEngine, live: Live
+) -> None:
+    engine.reply = encode(CALLING)
+    first = client.responses.create(model="scripted", input=QUESTION, tools=[WEATHER])
+    call = first.output[2]
+    assert call.type == "function_call"
+    engine.reply = encode("It is sunny.")
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    last = client.responses.create(
+        model="scripted", input=[result], tools=[WEATHER], previous_response_id=first.id
+    )
+    for limit in (1, 2, 5, 100):  # the client asks for page after page
+        listed = list(client.responses.input_items.list(last.id, order="asc", limit=limit))
+        assert [TypeAdapter(ResponseItem).validate_python(one.to_dict()) for one in listed]
+        assert [one.type for one in listed] == [
+            *("message", "reasoning", "message", "function_call", "function_call_output")
+        ]
+        assert [one.id for one in listed[1:4]] == [one.id for one in first.output]
+        assert list(client.responses.input_items.list(last.id, limit=limit)) == listed[::-1]
+    (asked,) = client.responses.input_items.list(first.id)
+    assert asked == listed[0]  # it keeps its id
+    assert asked.to_dict()["content"] == [{"type": "input_text", "text": QUESTION}]
+    page = client.responses.input_items.list(last.id, limit=2, after=listed[3].id)
+    assert (page.has_more, [one.id for one in page.data]) == (True, [listed[2].id, listed[1].id])
+    with pytest.raises(openai.NotFoundError):
+        live.client("another").responses.input_items.list(last.id)
 
 
 def test_items_of_responses_are_named_by_their_ids(
