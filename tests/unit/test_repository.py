@@ -28,6 +28,7 @@ EXCEPTIONS: dict[str, str] = {
     "gemma4_compile/runtime/server/starting.py": "test_api.py next to it, over connections",
     "gemma4_compile/runtime/server/run.py": "test_scheduler.py and test_asides.py next to it",
     "gemma4_compile/runtime/tool_calls.py": "a former path: tests/unit/test_former_paths.py",
+    "gemma4_compile/runtime/grammar/call_number.py": "test_call_schema.py next to it",
     "gemma4_compile/runtime/engine/aside.py": "tests/unit/runtime/server/test_asides.py",
     "gemma4_compile/runtime/prefixes/shelf.py": "tests/e2e/test_sequence_engine.py",
     "gemma4_compile/runtime/server/models/offered.py": "protocols without code; mypy reads them",

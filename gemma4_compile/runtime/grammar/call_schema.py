@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.grammar.call_number import json_rule, number_of
 from gemma4_compile.runtime.grammar.call_pattern import looks_ahead, pattern_of
 from gemma4_compile.runtime.grammar.call_schema_merge import (
     Schema,
@@ -21,14 +22,13 @@ from gemma4_compile.runtime.grammar.call_schema_merge import (
     constraints,
     fits,
 )
+from gemma4_compile.runtime.grammar.unique_items import is_too_long, listed_values, unique_list
 
 QUOTE = "\ue000"  # until the id of the token is put in
 MOST_ITEMS = 64  # of a list, or a dictionary, in a reply that must end
 _MAX_DEPTH = 60
 _MAX_STEPS = 20_000
 _MAX_LENGTH = 100_000  # characters of a string that a schema may ask for
-_FAR = 10**15  # how far an integer goes where one of its bounds is missing
-_FARTHEST = 10**18
 _BARE_KEY = re.compile(r"[^\s{}\[\](),:=;'\"`<>|\\]+")
 # Formats that the library knows; others say nothing about the text.
 FORMATS = tuple("date date-time duration email hostname ipv4 ipv6 time uri uuid".split())  # noqa: SIM905
@@ -37,7 +37,6 @@ _UNFOLLOWED = (
     *("maxContains", "minContains", "not", "then", "$dynamicRef", "$recursiveRef"),
 )
 _LONGEST_FORMAT = 48  # characters; a UUID has 36, a time with a zone and nanoseconds 35
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _KEYS = "KEY"
 
 
@@ -173,7 +172,7 @@ class CallRules:
         if kind == "string":
             return self._text(schema, where)
         if kind in ("integer", "number"):
-            return self._name(_number(kind, schema, where))
+            return self._name(number_of(kind, schema, where, refused))
         if kind == "array":
             return self._list(schema, where, depth)
         if kind == "object":
@@ -188,7 +187,7 @@ class CallRules:
         if known:
             if self._longest is not None:  # fractions of a second have no end of their own
                 asked.setdefault("maxLength", max(self._longest, _LONGEST_FORMAT))
-            return self._name(_json({"type": "string", **asked}))
+            return self._name(json_rule({"type": "string", **asked}))
         if not any(key in asked for key in keys):
             return "text"
         return f"({QUOTE} {self._terminal(self._letters(schema, where))} {QUOTE})"
@@ -216,7 +215,7 @@ class CallRules:
         low = _count(schema, "minItems", where) or 0
         high = _count(schema, "maxItems", where)
         if schema.get("uniqueItems") is True and (high is None or high > 1):
-            raise refused(f"{where}.uniqueItems", "is not followed in calls")
+            return self._set(schema, where, low, high)
         items, first = schema.get("items", True), schema.get("prefixItems", [])
         if isinstance(items, list):  # as drafts before 2020 say `prefixItems`
             first, items = items, schema.get("additionalItems", True)
@@ -244,6 +243,16 @@ class CallRules:
         more = _repeated(item, max(low - 1, 0), None if high is None else high - 1)
         name = f"{item}{more}"
         return self._name(f'"[" {name} "]"' if low else f'"[" ({name})? "]"')
+
+    def _set(self, schema: Schema, where: str, low: int, high: int | None) -> str | None:
+        values = None
+        if "prefixItems" not in schema and isinstance(schema.get("items"), Mapping):
+            values = listed_values(schema["items"], self._reader, f"{where}[]")
+        if values is None or is_too_long(len(values), low, high):
+            why = "is not followed in calls, but of items that an enum lists and the like"
+            raise refused(f"{where}.uniqueItems", why)
+        found = unique_list([*map(literal, values)], low, high, self._name)
+        return None if found is None else self._name(found)
 
     def _object(self, schema: Schema, where: str, depth: int) -> str | None:
         shape = self._reader.shape(schema, where)
@@ -344,45 +353,6 @@ def _repeated(part: str | None, low: int, high: int | None) -> str:
     if part is None or high == 0:
         return ""
     return f' ("," {part}){{{low},{"" if high is None else high}}}'
-
-
-def _number(kind: str, schema: Schema, where: str) -> str:
-    asked = {key: schema[key] for key in _BOUNDS if key in schema}
-    for word, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        if isinstance(flag := asked.get(word), bool):  # as drafts before 6 have it
-            del asked[word]
-            if flag and bound in asked:
-                asked[word] = asked.pop(bound)
-    if not asked:
-        return "INTEGER" if kind == "integer" else "NUMBER"
-    for key, value in asked.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise refused(f"{where}.{key}", "expected a number")
-    if kind == "integer":
-        _bound_integer(asked)
-    return _json({"type": kind, **asked})
-
-
-def _bound_integer(asked: dict[str, object]) -> None:
-    """Put both bounds in, not so far that the library cannot count them."""
-    for key, value in asked.items():
-        if key != "multipleOf" and isinstance(value, (int, float)):
-            asked[key] = max(-_FARTHEST, min(_FARTHEST, value))
-    lows = [asked[k] for k in ("minimum", "exclusiveMinimum") if k in asked]
-    highs = [asked[k] for k in ("maximum", "exclusiveMaximum") if k in asked]
-    if not highs:
-        asked["maximum"] = max(0, *map(_as_int, lows)) + _FAR if lows else _FAR
-    if not lows:
-        asked["minimum"] = min(0, *map(_as_int, highs)) - _FAR if highs else -_FAR
-
-
-def _as_int(value: object) -> int:
-    assert isinstance(value, (int, float)), "checked before"
-    return int(value)
-
-
-def _json(schema: Schema) -> str:
-    return f"%json {json.dumps(schema)}"
 
 
 def _count(schema: Schema, key: str, where: str) -> int | None:

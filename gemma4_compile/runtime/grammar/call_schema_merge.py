@@ -44,9 +44,21 @@ def constraints(schema: Schema) -> dict[str, object]:
     return {key: value for key, value in schema.items() if key in _CONSTRAINTS}
 
 
+def json_key(value: object) -> object:
+    """The same for values that are the same in JSON, where 1 is 1.0 and is not true."""
+    if isinstance(value, list):
+        return ("list", *map(json_key, value))
+    if isinstance(value, Mapping):
+        return ("object", frozenset((name, json_key(inner)) for name, inner in value.items()))
+    return (isinstance(value, bool), value)
+
+
 def fits(value: object, kinds: Sequence[str] | None, schema: Schema) -> bool:
     """Return whether a constant is of these types, and within the schema's bounds."""
     if kinds is not None and not any(_is(value, kind) for kind in kinds):
+        return False
+    items = value if schema.get("uniqueItems") is True and isinstance(value, list) else []
+    if len({json_key(item) for item in items}) < len(items):
         return False
     size = len(value) if isinstance(value, (str, list, dict)) else value
     word = "imum"

@@ -18,7 +18,7 @@ from gemma4_compile.confined import schemas
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.grammar.call_grammar import call_grammar
 from gemma4_compile.runtime.grammar.call_schema import FORMATS
-from gemma4_compile.runtime.grammar.call_schema_merge import TYPES
+from gemma4_compile.runtime.grammar.call_schema_merge import TYPES, SchemaReader
 from gemma4_compile.runtime.grammar.property_names import without_property_names
 from gemma4_compile.runtime.grammar.schema_process import (
     SchemaProcess,
@@ -26,6 +26,7 @@ from gemma4_compile.runtime.grammar.schema_process import (
     SchemaServer,
     SchemaServerError,
 )
+from gemma4_compile.runtime.grammar.unique_items import without_unique_items
 from gemma4_compile.runtime.prompt.literal_specials import control_tokens
 from gemma4_compile.runtime.reply.reply import MarkIds
 from gemma4_compile.runtime.sampling.sampling import Float32Array, PromptReader, TokenChooser
@@ -177,7 +178,10 @@ def _plain_tool(tool: Mapping[str, object]) -> Mapping[str, object]:
 
 def _plain_answer(schema: Mapping[str, object]) -> dict[str, object]:
     """The schema of a reply: what the library has no word for is said in others."""
-    return _plain(schema, spell_out=lambda part: without_property_names(part, schema))
+    named = _plain(schema, spell_out=lambda part: without_property_names(part, schema))
+    return _plain(
+        named, spell_out=lambda part: without_unique_items(part, SchemaReader(named, _refused))
+    )
 
 
 def _plain(

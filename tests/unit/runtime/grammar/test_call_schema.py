@@ -263,9 +263,29 @@ ARGUMENTS: dict[str, tuple[Any, Check]] = {
         lambda k: k == {},
     ),
     "anything": ({}, lambda k: True),
+    "a set": (
+        {"type": "array", "items": {"$ref": "#/$defs/C"}, "uniqueItems": True},
+        lambda k: len(k) == len(set(k)) and set(k) <= set(COLOURS),
+    ),
+    "a set of all": (
+        {"type": "array", "items": COLOUR, "uniqueItems": True, "minItems": 2},
+        lambda k: sorted(k) == sorted(COLOURS),
+    ),
+    "a large set": (
+        {"type": "array", "items": {"enum": [*range(40)]}, "uniqueItems": True, "minItems": 3},
+        lambda k: len(k) == len(set(k)) >= 3 and set(k) <= set(range(40)),
+    ),
+    "a list of an enum, of which one is a set": (
+        {"enum": [[1, 1.0], [1, True]], "uniqueItems": True},
+        lambda k: k == [1, True],
+    ),
 }
 REFUSED: dict[str, tuple[Any, str]] = {
-    "sets": ({"type": "array", "items": COLOUR, "uniqueItems": True}, "uniqueItems"),
+    "sets of any texts": (
+        {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        "f.k.uniqueItems`: is not followed",
+    ),
+    "sets of anything": ({"type": "array", "uniqueItems": True}, "f.k.uniqueItems"),
     "contains": ({"type": "array", "contains": COLOUR}, "contains"),
     "not": ({"not": {"type": "string"}}, "not"),
     "conditions": ({"if": {"type": "string"}, "then": {"minLength": 2}}, "f.k.(if|then)"),
