@@ -68,6 +68,7 @@ _BESIDE_THE_MODEL = frozenset(
         *("PREFIX_TUNING", "PROMPT_TUNING", "XLORA"),
     )
 )
+_ALL_LINEAR, _PARAMETERS = "all-linear", "target_parameters"
 _NARROWING = ("exclude_modules", "layers_to_transform")
 _LAYER = re.compile(r"(?:^|\.)layers\.([0-9]{1,9})\.")
 _READ = frozenset(
@@ -86,7 +87,8 @@ class AdapterConfig:
     Attributes
     ----------
     ranks, alphas : by module, where they differ from `rank` and `alpha`
-    targets : names that modules end with; None where the tensors alone say it
+    targets : names that modules end with; None where the tensors alone say it, or a pattern does
+    target_pattern : of whole names of modules that were trained, in place of `targets`
     saved : names of modules that were trained whole
     tokens : by name of an embedding, its rows that were trained
     base : the model's name
@@ -104,6 +106,7 @@ class AdapterConfig:
     use_rslora: bool
     use_dora: bool
     targets: frozenset[str] | None
+    target_pattern: WholeNames
     saved: tuple[str, ...]
     tokens: Mapping[str, tuple[int, ...]]
     base: str | None
@@ -127,7 +130,7 @@ class AdapterConfig:
         if ends_with_one(module, self.excluded) or self.excluded_pattern.fit(module):
             return False
         if self.targets is None:
-            return True
+            return not self.target_pattern.holds or self.target_pattern.fit(module)
         if not ends_with_one(module, self.targets):
             return False
         if self.layers is None:
@@ -180,6 +183,7 @@ def read_adapter_config(path: Path) -> AdapterConfig:
         use_rslora=read.flag("use_rslora"),
         use_dora=read.flag("use_dora"),
         targets=_targets(read),
+        target_pattern=WholeNames("target_modules", _target_pattern(read)),
         saved=tuple(read.names("modules_to_save") or ()),
         tokens=_tokens(read),
         base=base if isinstance(base, str) and base else None,
@@ -234,14 +238,22 @@ def _method_hint(method: object, *, of_mlx: bool) -> str:
 
 
 def _targets(read: _Reader) -> frozenset[str] | None:
-    """The list of targets; a pattern, or none, leaves it to the tensors."""
+    """The list of targets; None for a pattern, or where the tensors say it."""
     if isinstance(read.values.get("target_modules"), str):
         return None
     modules = read.names("target_modules")
-    parameters = read.names("target_parameters")
+    parameters = read.names(_PARAMETERS)
     if modules is None or parameters:
         return None
     return frozenset(modules)
+
+
+def _target_pattern(read: _Reader) -> str | None:
+    """The regular expression in place of a list of targets; None where the tensors say it."""
+    given = read.values.get("target_modules")
+    if not isinstance(given, str) or given.lower() == _ALL_LINEAR or read.names(_PARAMETERS):
+        return None
+    return given
 
 
 def _layers(read: _Reader) -> frozenset[int] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TypeVar
 
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, MERGE_HINT
@@ -38,6 +37,17 @@ def _too_long(field: str, why: str) -> CheckpointError:
     )
 
 
+def _compiled(field: str, given: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise CheckpointError(
+            f"`{field}` of `{ADAPTER_CONFIG}` has {given[:_SHOWN_LETTERS]!r}, which is no regular "
+            f"expression: {error}",
+            hint="save the adapter again with PEFT's save_pretrained",
+        ) from error
+
+
 class _Clock:
     """Matches within a time limit of all matches of a field together."""
 
@@ -57,15 +67,20 @@ class _Clock:
 class WholeNames:
     """A regular expression that PEFT holds against modules' whole names; None fits none.
 
-    One that could take long, or is none, fits no name: then the tensors say what was trained.
+    One that could take long fits no name: then the tensors say what was trained.
+
+    Attributes
+    ----------
+    holds : whether there is one that names are held against
     """
 
     def __init__(self, field: str, pattern: object) -> None:
+        """Compile it; CheckpointError for a text that is no regular expression."""
         self._clock = _Clock(field)
         self._pattern: re.Pattern[str] | None = None
         if isinstance(pattern, str) and is_quick(pattern):
-            with suppress(re.error, OverflowError, RecursionError):
-                self._pattern = re.compile(pattern)
+            self._pattern = _compiled(field, pattern, pattern)
+        self.holds = self._pattern is not None
 
     def fit(self, module: str) -> bool:
         """Return whether a module's name fits; CheckpointError if that takes too long."""
@@ -100,14 +115,7 @@ class Patterns:
     def _compile(self, key: str) -> re.Pattern[str]:
         if not is_quick(key):
             raise _too_long(self._field, f"{key[:_SHOWN_LETTERS]!r}")
-        try:
-            return re.compile(rf"(.*\.)?({key})$")
-        except (re.error, OverflowError, RecursionError) as error:
-            raise CheckpointError(
-                f"`{self._field}` of `{ADAPTER_CONFIG}` has {key[:_SHOWN_LETTERS]!r}, which is no "
-                f"regular expression: {error}",
-                hint="save the adapter again with PEFT's save_pretrained",
-            ) from error
+        return _compiled(self._field, key, rf"(.*\.)?({key})$")
 
     def of(self, module: str, default: float) -> float:
         """The number of a module; CheckpointError if that takes too long."""

@@ -27,6 +27,7 @@ StoredArray = npt.NDArray[Any]
 
 MAX_HEADER_BYTES = 32 << 20  # the format allows 100 MB; the largest released one has 300 KB
 MAX_DIMENSIONS = 8
+_LEAST_BYTES = 8 + len("{}")  # the length of a header, and an empty one
 MAX_TENSORS = 200_000  # of a checkpoint; the largest released one holds some thousands
 _MAX_HEADER_VALUES = 16 * MAX_TENSORS
 Stamp = tuple[int, int, int, int]
@@ -144,8 +145,14 @@ def _header(path: Path) -> tuple[dict[str, object], int, int, Stamp]:
             begin = file.read(BEGIN_BYTES)
             check_is_file_itself(path.name, begin)
             file.seek(8)
+            if size < _LEAST_BYTES:
+                raise CheckpointError(
+                    f"`{path.name}` is no safetensors file: it "
+                    + (f"ends after {size} bytes" if size else "is empty"),
+                    hint=f"{_DOWNLOAD_AGAIN}: it ended early, or the disk was full",
+                )
             length = int.from_bytes(begin[:8], "little")
-            if size < 8 or not 2 <= length <= size - 8:
+            if not 2 <= length <= size - 8:
                 raise CheckpointError(
                     f"`{path.name}` is no safetensors file, or truncated: its header should have "
                     f"{length} bytes, the file has {size}",

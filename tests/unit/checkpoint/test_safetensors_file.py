@@ -118,11 +118,19 @@ def test_damage_is_refused(name: str, file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"abc", bytes(8), (10**15).to_bytes(8, "little") + b"{}", b"\xff" * 64]
+    ("content", "why"),
+    [
+        (b"", ": it is empty"),
+        (b"abc", ": it ends after 3 bytes"),
+        (bytes(8), ": it ends after 8 bytes"),
+        (bytes(16), ", or truncated"),
+        ((10**15).to_bytes(8, "little") + b"{}", ", or truncated"),
+        (b"\xff" * 64, ", or truncated"),
+    ],
 )
-def test_file_that_is_no_safetensors(content: bytes, file: Path) -> None:
+def test_file_that_is_no_safetensors(content: bytes, why: str, file: Path) -> None:
     file.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"`model\.safetensors` is no safetensors file"):
+    with pytest.raises(CheckpointError, match=rf"`model\.safetensors` is no safetensors file{why}"):
         read_header(file)
 
 
