@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import glob
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,7 +40,7 @@ from gemma4_compile.checkpoint.hub_access import (
 )
 from gemma4_compile.checkpoint.hub_errors import clear_errors, http_status, warn_of_cache
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Listing
-from gemma4_compile.checkpoint.sentence_files import SENTENCE_FILES
+from gemma4_compile.checkpoint.sentence_files import MODULES_FILE, SENTENCE_FILES, pooling_files
 from gemma4_compile.checkpoint.weight_files import shard_files
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.options.process import warn
@@ -294,4 +295,10 @@ def fetch(model: str, revision: str | None, *, has_texts: bool = False) -> Path:
         weights = _wanted_weights(model, revision, files)
         if has_texts and TOKENIZER_FILE not in files:
             raise kinds.no_tokenizer(_listing(model, revision, files))
-        return _snapshot(model, revision, weights)
+        poolings: list[str] = []
+        if MODULES_FILE in files:
+            named = pooling_files(Path(_download(model, MODULES_FILE, revision)).parent)
+            poolings = [name for name in named if name in files]
+        for name in poolings:
+            _check_size(model, name, files[name])
+        return _snapshot(model, revision, [*weights, *map(glob.escape, poolings)])

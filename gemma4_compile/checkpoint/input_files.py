@@ -18,6 +18,7 @@ from gemma4_compile.checkpoint.chat_files import PROCESSOR_FILE
 from gemma4_compile.checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from gemma4_compile.checkpoint.hub import NEEDED_FILES
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
+from gemma4_compile.checkpoint.sentence_files import pooling_files
 from gemma4_compile.errors import ArtifactError, CheckpointError
 from gemma4_compile.progress import Reporter
 from gemma4_compile.system import regular_files
@@ -59,7 +60,7 @@ def checkpoint_files(path: Path, tensors: Iterable[TensorInfo] | None) -> dict[s
     """
     if path.is_file():
         return {path.name: path}
-    patterns = OF_LIBRARY if tensors is None else NEEDED_FILES
+    patterns = OF_LIBRARY if tensors is None else (*NEEDED_FILES, *pooling_files(path))
     found = {}
     for pattern in patterns:
         named = path.glob(pattern) if "*" in pattern else [path / pattern]

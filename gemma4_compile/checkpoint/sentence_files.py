@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemma4_compile.checkpoint.files import check_place, read_json, read_text
+from gemma4_compile.checkpoint.files import (
+    TOKENIZER_CONFIG_FILE,
+    check_place,
+    read_json,
+    read_text,
+)
 from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import CheckpointError, printable
 from gemma4_compile.options.process import warn
@@ -31,7 +36,9 @@ PROMPTS: Mapping[str, str] = {
 """What the model card puts in front of a text by its task, for a checkpoint without a file."""
 
 _KNOWN = ("Transformer", "Pooling", "Normalize")
-_MEAN = "pooling_mode_mean_tokens"
+_OF_TRAINING = "Dropout"
+_FLAG = "pooling_mode_"  # of earlier versions, which have one of each mode
+_MEAN = "mean"
 
 
 @dataclass(frozen=True)
@@ -81,18 +88,62 @@ def _damaged(what: str) -> CheckpointError:
     )
 
 
-def _check_modules(directory: Path) -> None:
-    """Refuse what follows the encoder and is not compiled."""
+def longest_text(directory: Path) -> int | None:
+    """Tokens of a text that sentence-transformers reads, which leaves out what is beyond.
+
+    None where no file says it. CheckpointError if a file is damaged.
+    """
+    for file, key in (
+        (TRANSFORMER_FILE, "max_seq_length"),
+        (TOKENIZER_CONFIG_FILE, "model_max_length"),
+    ):
+        given = read_json(directory / file).get(key) if (directory / file).is_file() else None
+        if given is None:
+            continue
+        if not isinstance(given, int | float) or isinstance(given, bool) or not given >= 1:
+            raise CheckpointError(
+                f"`{file}`: `{key}` is {printable(str(given)[:40])!r}, expected how many tokens a "
+                "text has at most",
+                hint="correct it, or leave it out",
+            )
+        return int(given)
+    return None
+
+
+def pooling_files(directory: Path) -> tuple[str, ...]:
+    """The files of poolings that `modules.json` names, by their names below the directory.
+
+    Where it is damaged none: `read_prompts` says so.
+    """
+    try:
+        found = _modules(directory)
+    except CheckpointError:
+        return ()
+    folders = [str(module.get("path")) for kind, module in found if kind == "Pooling"]
+    return tuple(f"{folder}/{POOLING_FILE}" for folder in folders if _is_folder(folder))
+
+
+def _modules(directory: Path) -> list[tuple[str, Mapping[str, object]]]:
+    """The modules of `modules.json` with their kinds; none where there is no such file."""
     if not (directory / MODULES_FILE).is_file():
-        return
+        return []
     try:  # a list, which the reader of objects does not take
         modules = parse_object(f'{{"modules": {read_text(directory / MODULES_FILE)}}}')["modules"]
     except ValueError as error:
         raise CheckpointError(f"`{MODULES_FILE}` is damaged: {error}") from error
     if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
         raise CheckpointError(f"`{MODULES_FILE}` is damaged: expected a list of modules")
-    kinds = [str(module.get("type")).rsplit(".", 1)[-1] for module in modules]
-    for kind, module in zip(kinds, modules, strict=True):
+    found = [(str(module.get("type")).rsplit(".", 1)[-1], module) for module in modules]
+    return [(kind, module) for kind, module in found if kind != _OF_TRAINING]
+
+
+def _check_modules(directory: Path) -> None:
+    """Refuse what follows the encoder and is not compiled."""
+    if not (directory / MODULES_FILE).is_file():
+        return
+    modules = _modules(directory)
+    kinds = [kind for kind, _ in modules]
+    for kind, module in modules:
         if kind not in _KNOWN:
             raise CheckpointError(
                 f"`{MODULES_FILE}`: a module `{printable(kind[:40])}` behind the encoder is not "
@@ -132,19 +183,32 @@ def _check_case(directory: Path) -> None:
         )
 
 
+def _is_folder(name: str) -> bool:
+    """Return whether this is the name of a folder below a checkpoint's."""
+    parts = Path(name).parts
+    return bool(parts) and not Path(name).is_absolute() and ".." not in parts and "\0" not in name
+
+
 def _check_pooling(directory: Path, folder: str) -> None:
     """Refuse vectors that are not the mean of all of a text's rows."""
-    parts = Path(folder).parts
-    if not parts or Path(folder).is_absolute() or ".." in parts or "\0" in folder:
+    if not _is_folder(folder):
         raise CheckpointError(f"`{MODULES_FILE}`: `{printable(folder[:40])}` is no folder of it")
     file = directory / folder / POOLING_FILE
     check_place(file, directory)  # in the hub's cache it is a link to the blobs
     values = read_json(file)
-    modes = {name for name, on in values.items() if name.startswith("pooling_mode_") and on is True}
-    is_mean = values.get("pooling_mode") == "mean" if not modes else modes == {_MEAN}
-    if not is_mean or values.get("include_prompt") is False:
+    modes = _modes(values)
+    if modes != [_MEAN] or values.get("include_prompt") is False:
         raise CheckpointError(
-            f"`{folder}/{POOLING_FILE}`: expected the mean of all tokens, the prompt's among them; "
-            f"found {', '.join(sorted(modes)) or values.get('pooling_mode')}",
+            f"`{printable(folder[:40])}/{POOLING_FILE}`: expected the mean of all tokens, the "
+            f"prompt's among them; found {printable(', '.join(modes)[:200])}",
             hint="other ways of pooling are not compiled",
         )
+
+
+def _modes(values: Mapping[str, object]) -> list[str]:
+    """The modes of a pooling, whose vectors stand one behind the other; the mean where none is."""
+    given = values.get("pooling_mode")
+    if given is None:
+        given = [name for name, on in values.items() if name.startswith(_FLAG) and on]
+        return [_MEAN if name == f"{_FLAG}{_MEAN}_tokens" else name for name in given] or [_MEAN]
+    return list(map(str, given)) if isinstance(given, list) else [str(given)]

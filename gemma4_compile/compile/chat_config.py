@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.checkpoint.files import GENERATION_FILE
 from gemma4_compile.checkpoint.match import Checkpoint
-from gemma4_compile.checkpoint.sentence_files import read_prompts
+from gemma4_compile.checkpoint.sentence_files import longest_text, read_prompts
 from gemma4_compile.compile.compilation import Compilation
 from gemma4_compile.compile.processor_config import warn_of_processor
 from gemma4_compile.confined.conversation import Trial
@@ -108,11 +108,12 @@ def make_conversation(
 
 
 def make_encoder_config(
-    build: Compilation, checkpoint: Checkpoint, reporter: Reporter
+    build: Compilation, checkpoint: Checkpoint, reporter: Reporter, *, is_length_asked: bool = False
 ) -> Conversation:
     """Try the tokenizer, and write what an encoder's texts need in the place of a conversation.
 
-    CheckpointError if the tokenizer cannot be used, or as `read_prompts`.
+    With `is_length_asked`, texts may be as long as was asked for, and not only as the checkpoint's
+    files say. CheckpointError if the tokenizer cannot be used, or as `read_prompts`.
     """
     tokenizer, is_other = _tokenizer(build, checkpoint, reporter)
     files = ChatFiles.read(checkpoint.path)
@@ -131,11 +132,32 @@ def make_encoder_config(
         **(build.embedding or {}),
         "prompts": dict(prompts.by_task),
         "default_prompt": prompts.default,
+        **_longest(build, checkpoint, reporter, is_length_asked=is_length_asked),
     }
     pad = max(build.config.pad_token_id, 0)
     written = {**conversation, "pad_token_id": pad, interface.EMBEDDING: embedding}
     config = _chat_config(build, checkpoint, written)
     return Conversation(files, config, (), tokenizer if is_other else None)
+
+
+def _longest(
+    build: Compilation, checkpoint: Checkpoint, reporter: Reporter, *, is_length_asked: bool
+) -> JsonObject:
+    """The entry of an encoder's longest text, where its files say of a shorter one."""
+    longest = longest_text(checkpoint.path)
+    if longest is None or longest >= build.context_length:
+        return {}
+    if is_length_asked:
+        warn(
+            f"sentence-transformers reads up to {longest} tokens of a text of this checkpoint, and "
+            f"--context asks for {build.context_length}",
+            "vectors of longer texts are others than there: leave --context out for its length",
+        )
+        return {}
+    reporter.stage(
+        f"a text has up to {longest} tokens, as the checkpoint's files say; --context takes more"
+    )
+    return {interface.LONGEST_TEXT: longest}
 
 
 def _tokenizer(

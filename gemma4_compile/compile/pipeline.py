@@ -308,8 +308,13 @@ def compile_model(
                 check_norms(table, recipe, read_norms, wider)
             if drafter is not None and drafter.checkpoint is not None:
                 check_tokenizer(drafter.checkpoint, checkpoint, source.config.vocab_size)
-            make = make_conversation if build.embedding is None else make_encoder_config
-            conversation = make(build, checkpoint, reporter)
+            if build.embedding is None:
+                conversation = make_conversation(build, checkpoint, reporter)
+            else:
+                is_asked = request.context_length is not None
+                conversation = make_encoder_config(
+                    build, checkpoint, reporter, is_length_asked=is_asked
+                )
             if build.shard_bytes is not None:
                 stored = (tensor for one in build.storage for tensor in one.tensors)
                 check_shard_size(stored, build.shard_bytes)

@@ -19,6 +19,7 @@ TASK = "chat.completions"
 EMBEDDINGS = "embeddings"
 """The task of an encoder."""
 EMBEDDING = "embedding"
+LONGEST_TEXT = "max_tokens"  # of EMBEDDING, in the chat config
 """Field of the metadata, and of the provenance, of an encoder: what `embedding_entry` makes."""
 ROWS_AS_CHUNKS = "rows_as_chunks"
 """Where rows beside those of other sequences have the logits of a chunk's, to the last bit."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options.serve import ServeOptions
 from gemma4_compile.runtime.device.device import Device, release_pools
+from gemma4_compile.runtime.embedding.settings import usual_length
 from gemma4_compile.runtime.engine.slot_room import loaded_bytes
 from gemma4_compile.runtime.listening import limits_of, listen, warn_of_strangers, wish_of
 from gemma4_compile.runtime.package.integrity import Check
@@ -142,7 +143,7 @@ def _offered(options: ServeOptions, name: str, directory: Path, *, serves_page: 
     for notice in package.notices:
         console.note(notice)
     compiled = package.chat_config.context_window_size
-    length = options.context_length or compiled
+    length = options.context_length or usual_length(package.chat_config)
     if package.embeds:  # the option is meant for replies
         length = min(length, compiled)
     if length > compiled:

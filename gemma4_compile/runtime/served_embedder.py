@@ -11,6 +11,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.options.serve import ServeOptions
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.embedding.embedder import Embedder
+from gemma4_compile.runtime.embedding.settings import usual_length
 from gemma4_compile.runtime.engine.slot_room import loaded_bytes
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.room import Placement, Wish
@@ -68,7 +69,7 @@ def load_embedder(options: ServeOptions, directory: Path, name: str) -> ServedEm
     console = Console()
     package = console.open(directory, Check(options.check), drafts=0, device=options.device)
     compiled = package.chat_config.context_window_size
-    length = options.context_length or compiled
+    length = options.context_length or usual_length(package.chat_config)
     if length > compiled:
         raise UsageError(
             f"--context-length: `{name}` was compiled for {compiled} tokens, found {length}",

@@ -15,7 +15,7 @@ from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.device.upload import Uploads
 from gemma4_compile.runtime.embedding.errors import TextTooLongError
-from gemma4_compile.runtime.embedding.settings import embedding_settings
+from gemma4_compile.runtime.embedding.settings import embedding_settings, usual_length
 from gemma4_compile.runtime.embedding.text_tokens import TextTokens
 from gemma4_compile.runtime.embedding.texts import Ids, calls, cut, packed
 from gemma4_compile.runtime.engine.engine import check_room
@@ -63,11 +63,15 @@ class Embedder:
             )
         self.settings = settings
         self.dimensions, self.tasks = settings.dimensions, tuple(settings.prompts)
-        self.max_tokens = package.chat_config.context_window_size
+        self.max_tokens = usual_length(package.chat_config)
         self._most_rows = package.chat_config.prefill_chunk_size
         self.texts = TextTokens(package)
         self.device = Device.open(package.device)
-        check_room(package, self.device, Wish(None, self.max_tokens, False, Placement()))
+        check_room(
+            package,
+            self.device,
+            Wish(None, package.chat_config.context_window_size, False, Placement()),
+        )
         library = NativeLibrary(package.library_path, self.device)
         metadata = library.metadata()
         uploads = Uploads(self.device)

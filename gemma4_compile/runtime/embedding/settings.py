@@ -9,7 +9,7 @@ from gemma4_compile import abi
 from gemma4_compile.errors import printable
 from gemma4_compile.package.artifacts import ChatConfig
 from gemma4_compile.package.fields import Fields
-from gemma4_compile.package.interface import EMBEDDING
+from gemma4_compile.package.interface import EMBEDDING, LONGEST_TEXT
 from gemma4_compile.runtime.embedding.errors import SettingError
 
 _SHOWN = 40  # characters of a task's name
@@ -25,11 +25,13 @@ class EmbeddingSettings:
     dimensions : of an embedding
     prompts : what is put in front of a text, by task
     default_prompt : the task of a text of which none is named; None for no prompt
+    max_tokens : of a text, unless more is asked for; None for as many as the library takes
     """
 
     dimensions: int
     prompts: Mapping[str, str]
     default_prompt: str | None = None
+    max_tokens: int | None = None
 
     def prompt(self, task: str | None) -> str:
         """What is put in front of a text of a task; None for the default.
@@ -77,4 +79,18 @@ def embedding_settings(chat_config: ChatConfig) -> EmbeddingSettings | None:
     default = fields.optional("default_prompt", str)
     if default is not None and default not in prompts:
         raise fields.damaged("default_prompt")
-    return EmbeddingSettings(fields.size("dimensions"), prompts, default)
+    longest = fields.optional(LONGEST_TEXT, int)
+    if longest is not None:
+        longest = fields.size(LONGEST_TEXT)
+    return EmbeddingSettings(fields.size("dimensions"), prompts, default, longest)
+
+
+def usual_length(chat_config: ChatConfig) -> int:
+    """Tokens of a text at most, or of a conversation, where no other length is asked for.
+
+    ArtifactError for a damaged field.
+    """
+    settings = embedding_settings(chat_config)
+    compiled = chat_config.context_window_size
+    longest = None if settings is None else settings.max_tokens
+    return compiled if longest is None else min(compiled, longest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
 import json
 from pathlib import Path
@@ -243,6 +244,31 @@ def test_a_repository_is_called_by_its_kind_before_it_is_downloaded(
     serve(monkeypatch, {file: 1, "bf16/config.json": 1} if "bf16" in file else {file: 1})
     with pytest.raises(CheckpointError, match=what):
         hub.fetch_config("a/b", "0123abcd")
+
+
+def test_poolings_are_those_that_the_modules_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def download(model: str, **options: Any) -> str:
+        given.update(options)
+        return str(tmp_path)
+
+    modules = tmp_path / "modules.json"
+    paths = ("pool[ing]", "../other", "nowhere")
+    modules.write_text(json.dumps([{"type": "a.Pooling", "path": path} for path in paths]))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: str(modules))
+    name = "pool[ing]/config.json"
+    serve(monkeypatch, {**SMALL, "modules.json": 1, name: 1})
+    hub.fetch("a/b", None)
+    found = [one for one in given["allow_patterns"] if one not in hub.NEEDED_FILES]
+    assert found[0] == "model.safetensors"
+    assert [fnmatch.fnmatchcase(name, one) for one in found[1:]] == [True]
+    serve(monkeypatch, {**SMALL, "modules.json": 1, name: 200 << 20})
+    with pytest.raises(CheckpointError, match="is too large"):
+        hub.fetch("a/b", None)
 
 
 def test_shards_are_those_that_the_index_lists(

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.checkpoint.sentence_files import PROMPTS, Prompts, read_prompts
+from gemma4_compile.checkpoint.sentence_files import (
+    PROMPTS,
+    Prompts,
+    longest_text,
+    pooling_files,
+    read_prompts,
+)
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.tiny import materialize_embedding
 
@@ -56,6 +62,9 @@ def test_damaged_prompts_are_refused(values: Any, tmp_path: Path) -> None:
     [
         ({"pooling_mode_cls_token": True}, "mean of all tokens.*pooling_mode_cls_token"),
         ({"pooling_mode": "lasttoken"}, "found lasttoken"),
+        ({"pooling_mode": ["mean", "max"]}, "found mean, max"),
+        ({"pooling_mode": "cls", "pooling_mode_mean_tokens": True}, "found cls"),
+        ({"pooling_mode": 5}, "found 5"),
         ({"pooling_mode_mean_tokens": True, "include_prompt": False}, "the prompt's among them"),
         ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "max_tokens"),
     ],
@@ -67,11 +76,54 @@ def test_other_poolings_are_refused(pooling: Any, words: str, tmp_path: Path) ->
         read_prompts(tmp_path)
 
 
-def test_a_mean_is_taken_in_both_forms(tmp_path: Path) -> None:
-    write(tmp_path, "modules.json", [{"type": f"{PREFIX}Pooling", "path": "1_Pooling"}])
-    for values in ({"pooling_mode_mean_tokens": True}, {"pooling_mode": "mean"}):
-        write(tmp_path, "1_Pooling/config.json", values)
-        assert read_prompts(tmp_path) == Prompts(PROMPTS)
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        {"pooling_mode_mean_tokens": True},
+        {"pooling_mode": "mean"},
+        {"pooling_mode": ["mean"]},
+        {"pooling_mode": "mean", "pooling_mode_cls_token": True},  # the newer form holds
+        {"pooling_mode_cls_token": False, "word_embedding_dimension": 8},  # the mean is the default
+    ],
+)
+def test_a_mean_is_taken_in_all_forms(pooling: Any, tmp_path: Path) -> None:
+    dropout = {"type": f"{PREFIX}Dropout", "path": "2_Dropout"}  # which changes no vector
+    write(tmp_path, "modules.json", [{"type": f"{PREFIX}Pooling", "path": "means"}, dropout])
+    write(tmp_path, "means/config.json", pooling)
+    assert read_prompts(tmp_path) == Prompts(PROMPTS)
+    assert pooling_files(tmp_path) == ("means/config.json",)
+
+
+@pytest.mark.parametrize("text", ['[{"type": "a.Pooling", "path": "../x"}]', "[", "{}", "[1]"])
+def test_no_file_of_another_folder_is_a_poolings(text: str, tmp_path: Path) -> None:
+    assert pooling_files(tmp_path) == ()
+    write(tmp_path, "modules.json", text)
+    assert pooling_files(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("of_module", "of_tokenizer", "expected"),
+    [
+        ({}, {}, None),
+        ({"max_seq_length": 64}, {"model_max_length": 32}, 64),
+        ({"max_seq_length": None}, {"model_max_length": 32}, 32),
+        ({}, {"model_max_length": 1e30}, int(1e30)),
+    ],
+)
+def test_the_longest_text_is_that_of_sentence_transformers(
+    of_module: Any, of_tokenizer: Any, expected: int | None, tmp_path: Path
+) -> None:
+    write(tmp_path, "sentence_bert_config.json", of_module)
+    write(tmp_path, "tokenizer_config.json", of_tokenizer)
+    assert longest_text(tmp_path) == expected
+
+
+@pytest.mark.parametrize("given", [0, -1, "64", True, [64]])
+def test_a_longest_text_of_no_length_is_refused(given: Any, tmp_path: Path) -> None:
+    assert longest_text(tmp_path) is None
+    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": given})
+    with pytest.raises(CheckpointError, match=r"`max_seq_length` is .* expected how many"):
+        longest_text(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,10 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def compiled(model: Path, target: str = "webgpu") -> Path:
+def compiled(model: Path, target: str = "webgpu", **more: Any) -> Path:
     output = model.parent / f"package-{target}"
-    request = CompileRequest(str(model), target, "q4f32", output, only="weights", force=True)
+    more = {"only": "weights", "force": True, **more}
+    request = CompileRequest(str(model), target, "q4f32", output, **more)
     compile_model(request, Silent())
     return output
 
@@ -154,6 +155,21 @@ def test_of_an_encoder_they_are_named_too(
     assert "transformers adds tokens that tokenizer.json does not have: '<new>'" in (
         capsys.readouterr().err
     )
+
+
+def test_an_encoders_longest_text_is_the_checkpoints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    tiny.materialize_embedding(model)
+    (model / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 20}))
+    assert chat_config(compiled(model))["embedding"]["max_tokens"] == 20
+    capsys.readouterr()
+    longer = compiled(model, context_length=64)
+    assert "max_tokens" not in chat_config(longer)["embedding"]
+    assert "sentence-transformers reads up to 20 tokens" in capsys.readouterr().err
+    (model / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 4096}))
+    assert "max_tokens" not in chat_config(compiled(model))["embedding"]
 
 
 def set_ids(path: Path, **ids: object) -> None:

@@ -8,7 +8,11 @@ import pytest
 
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import ChatConfig
-from gemma4_compile.runtime.embedding.settings import EmbeddingSettings, embedding_settings
+from gemma4_compile.runtime.embedding.settings import (
+    EmbeddingSettings,
+    embedding_settings,
+    usual_length,
+)
 
 PROMPTS = {"query": "q: ", "Sentence similarity": "s: "}
 
@@ -25,12 +29,21 @@ def test_they_are_read() -> None:
 
 @pytest.mark.parametrize(
     "damaged",
-    [{"dimensions": 0}, {"prompts": ["query"]}, {"prompts": {"a": 1}}, {"default_prompt": "b"}],
+    [
+        *({"dimensions": 0}, {"prompts": ["query"]}, {"prompts": {"a": 1}}),
+        *({"default_prompt": "b"}, {"max_tokens": 0}, {"max_tokens": "8"}),
+    ],
 )
 def test_damaged_fields_are_refused(damaged: dict[str, Any]) -> None:
     fields = {"dimensions": 8, "prompts": PROMPTS, "default_prompt": None, **damaged}
     with pytest.raises(ArtifactError, match=next(iter(damaged))):
         embedding_settings(chat_config(**fields))
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(None, 8), (5, 5), (9, 8)])
+def test_a_text_is_as_long_as_the_checkpoint_says(longest: int | None, expected: int) -> None:
+    found = chat_config(dimensions=8, prompts=PROMPTS, default_prompt=None, max_tokens=longest)
+    assert usual_length(found) == expected
 
 
 @pytest.mark.parametrize(
