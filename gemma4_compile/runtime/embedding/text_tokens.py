@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import longest_token_bytes
@@ -26,6 +28,7 @@ class TextTokens:
         # What a tokenizer of transformers adds where `tokenizer.json` itself does not.
         self._before = self._wanted(package, config.get("add_bos_token"), "bos_token")
         self._behind = self._wanted(package, config.get("add_eos_token"), "eos_token")
+        self._first, self._final = self._around(self.of("a"))
 
     def _wanted(self, package: Package, is_added: object, name: str) -> list[int]:
         token = package.special_tokens().get(name)
@@ -33,6 +36,28 @@ class TextTokens:
             None if is_added is not True or token is None else self._tokenizer.token_to_id(token)
         )
         return [] if found is None else [found]
+
+    def _around(self, ids: list[int]) -> tuple[list[int], list[int]]:
+        """What stands before and behind the one letter that these are the tokens of."""
+        inner: list[int] = self._tokenizer.encode("a", add_special_tokens=False).ids
+        starts = (i for i in range(len(ids)) if ids[i : i + len(inner)] == inner)
+        begin = next(starts, 0)
+        return ids[:begin], ids[begin + len(inner) :]
+
+    def between(self, ids: Sequence[int], most: int | None = None) -> list[int]:
+        """A text's own tokens between those that stand around a text, where they do not yet.
+
+        They are then what `of` makes of the text, whether its tokens were made with special tokens
+        or without them.
+        """
+        found = list(ids)
+        if found[: len(self._first)] != self._first:
+            found = self._first + found
+        if found[len(found) - len(self._final) :] != self._final:
+            found = found + self._final
+        if most is None or len(found) <= most:
+            return found
+        return found[: most - len(self._final)] + self._final
 
     def of(self, text: str, most: int | None = None) -> list[int]:
         """Tokens of a text, at most so many; one that is cut keeps the token behind it."""

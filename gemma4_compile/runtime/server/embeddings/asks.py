@@ -19,7 +19,6 @@ ASKS: Mapping[str, Ask] = {
         ("embed_dtype", "embedding_type", "output_dtype"), Ask("numbers are float32", _NUMBERS)
     ),
     "embedding_types": Ask("numbers are float32", (["float"],)),
-    "add_special_tokens": Ask("give token ids in the place of texts", (True,)),
     "late_chunking": Ask("each text is read for itself", (False,)),
     "messages": Ask("give texts as `input`"),
     "truncate_prompt_tokens": Ask("a text that is too long is refused, and no other is cut"),

@@ -26,6 +26,7 @@ class EmbeddingRequest:
     dimensions : of a vector; None for all
     task : whose prompt is put in front of the texts
     truncate : leave out what is beyond the longest text
+    special_tokens : put those around tokens which the tokenizer puts around a text
     as_base64 : vectors are little-endian float32 in base64, instead of numbers
     """
 
@@ -35,24 +36,38 @@ class EmbeddingRequest:
     dimensions: int | None = None
     task: str | None = None
     truncate: bool = False
+    special_tokens: bool = True
     as_base64: bool = False
 
 
 def read_openai(body: object, ignored: Ignored) -> EmbeddingRequest:
     """A body of `/v1/embeddings`; ApiError names what is wrong with it."""
     fields = Fields(body, ignored=ignored)
-    known = {"model", "input", "encoding_format", "dimensions", "user", "task"}
+    known = {
+        "model",
+        "input",
+        "encoding_format",
+        "dimensions",
+        "user",
+        "task",
+        "add_special_tokens",
+    }
     fields.skip_unknown(known, ASKS)
     fields.only("encoding_format", ("float", "base64"), "expected float or base64")
     texts = _texts(fields, "input", fields.raw("input"))
     if not texts or any(not text for text in texts):
         raise fields.error("input", "expected a text, or a list of texts, with something in it")
+    special_tokens = fields.get("add_special_tokens", bool, True)
+    if not special_tokens and any(isinstance(text, str) for text in texts):
+        why = "texts stand between the tokenizer's tokens: give token ids in the place of texts"
+        raise fields.error("add_special_tokens", why)
     return EmbeddingRequest(
         model=fields.get("model", str),
         texts=texts,
         dimensions=_dimensions(fields),
         task=fields.get("task", str),
         as_base64=fields.raw("encoding_format") == "base64",
+        special_tokens=special_tokens,
     )
 
 

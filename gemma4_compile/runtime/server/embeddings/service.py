@@ -153,7 +153,9 @@ class EmbeddingService:
         for text in request.texts:
             check()
             if not isinstance(text, str):
-                found.append(text)
+                most = embedder.max_tokens if request.truncate else None
+                between = request.special_tokens and text
+                found.append(embedder.texts.between(text, most) if between else text)
                 continue
             try:
                 found += embedder.tokens_of([text], task=request.task, truncate=request.truncate)

@@ -48,6 +48,21 @@ def test_those_that_the_config_asks_for_are_added(embedding: Path, tmp_path_fact
     assert text_tokens(plain).of("two") == asked
 
 
+@pytest.mark.parametrize("most", [None, 4])
+@pytest.mark.parametrize("chats", [False, True], ids=["adds both", "adds none"])
+def test_ids_are_completed_to_what_the_text_has(
+    chats: bool, most: int | None, embedding: Path, tmp_path_factory: Any
+) -> None:
+    if chats:
+        embedding = tmp_path_factory.mktemp("plain")
+        materialize(embedding)
+    tokens = text_tokens(embedding)
+    whole = tokens.of("two and two and two")
+    inner = whole if chats else whole[1:-1]
+    for ids in (whole, inner, whole[:-1], whole[1:]) if not chats else (inner,):
+        assert tokens.between(ids, most) == tokens.of("two and two and two", most)
+
+
 def test_a_cut_text_keeps_its_end(embedding: Path) -> None:
     tokens = text_tokens(embedding)
     whole = tokens.of("two and two and two")

@@ -75,7 +75,8 @@ def test_openais_client_gets_what_python_gets(live: Live, embedder: Embedder, fo
 
 def test_every_form_of_an_input_is_taken(live: Live, embedder: Embedder) -> None:
     first = embedder.tokens_of(TEXTS[:1])[0]
-    for given in (TEXTS[0], TEXTS[:1], first, [first]):
+    inner = first[1:-1]  # as a tokenizer makes them without special tokens
+    for given in (TEXTS[0], TEXTS[:1], first, [first], inner, [inner], first[:-1], first[1:]):
         answer = live.client().embeddings.create(model=NAME, input=given, dimensions=32)
         np.testing.assert_array_equal(
             np.array([one.embedding for one in answer.data], np.float32),
@@ -85,6 +86,10 @@ def test_every_form_of_an_input_is_taken(live: Live, embedder: Embedder) -> None
     assert status == 200
     found = np.array(answer["data"][0]["embedding"], np.float32)
     np.testing.assert_array_equal(found, embedder.embed(TEXTS[0], task="query")[0])
+    status, answer = post(live, "/v1/embeddings", input=inner, add_special_tokens=False)
+    found = np.array(answer["data"][0]["embedding"], np.float32)
+    np.testing.assert_array_equal(found, embedder.embed_tokens([inner])[0])
+    assert answer["usage"]["prompt_tokens"] == len(inner)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +110,7 @@ def test_every_form_of_an_input_is_taken(live: Live, embedder: Embedder) -> None
         ({"input": "a", "encoding_format": "int8"}, "encoding_format", "float or base64"),
         ({"input": "a", "task": "nonsense"}, "task", "`task`: expected one of query"),
         ({"input": "a", "input_type": "query"}, "input_type", "by `task`"),
+        ({"input": "a", "add_special_tokens": False}, "add_special_tokens", "give token ids"),
     ],
 )
 def test_what_is_wrong_is_named(live: Live, body: Any, param: str, words: str) -> None:
