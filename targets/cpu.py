@@ -62,6 +62,7 @@ ELF_NAMES = {"x86_64": "elf_x86_64", "aarch64": "aarch64linux"}
 UNITS = (
     "check_tensors.cc",
     "kv_memory.cc",
+    "kv_rotary.cc",
     "kv_sequence.cc",
     "kv_state.cc",
     "kv_functions.cc",

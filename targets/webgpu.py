@@ -157,6 +157,7 @@ WASM = Platform(
         "wasm_support.cc",
         "check_tensors.cc",
         "kv_memory.cc",
+        "kv_rotary.cc",
         "kv_sequence.cc",
         "kv_state.cc",
         "kv_functions.cc",

@@ -6,6 +6,8 @@
 #include <limits>
 #include <numeric>
 
+#include "kv_rotary.h"
+
 namespace gemma4_compile {
 
 namespace {
@@ -272,8 +274,17 @@ void Gemma4KVStateObj::RotaryValues(int64_t position, float* row) const {
     std::copy_n(first_rotary_.data() + first, width, row);
     return;
   }
+  std::vector<float> angles;
+  float most = 0.0F;
   for (const float frequency : inverse_frequencies_) {
-    const float angle = static_cast<float>(position) * frequency;
+    angles.push_back(static_cast<float>(position) * frequency);
+    most = std::max(most, std::abs(angles.back()));
+  }
+  if (most <= kMostAngle) {
+    CosinesAndSines(angles.data(), angles.size(), row);
+    return;
+  }
+  for (const float angle : angles) {
     *row++ = static_cast<float>(std::cos(static_cast<double>(angle)));
     *row++ = static_cast<float>(std::sin(static_cast<double>(angle)));
   }

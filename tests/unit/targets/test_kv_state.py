@@ -96,19 +96,23 @@ def expected_rotary(first: int, count: int) -> np.ndarray:
 
 
 def test_rotary_values_are_numpys(library: Any) -> None:
-    state = NativeState(library, total=100_000, chunk=CHUNK)
-    state(abi.KV_ADD_SEQUENCE, 0)
+    """Of the first positions, of all sizes, and of angles above `kMostAngle`."""
+    most = 1 << 20
+    state = NativeState(library, total=most + 1000, chunk=CHUNK)
     assert state(abi.KV_ROTARY).shape == (CHUNK, 4, 2)
-    first = 0
-    while first < 99_000:
+    rng = np.random.default_rng(0)
+    places = [*range(20), *range(2040, 2060), *rng.integers(1, most, 2000), most - 2, most + 990]
+    for number, first in enumerate(map(int, places)):
+        state(abi.KV_ADD_SEQUENCE, number)
+        if first:
+            state(abi.KV_RESUME, number, first, 0)
         count = 1 + first % CHUNK
-        state.begin(count)
-        if first < 20 or first > 98_900:
-            values = state(abi.KV_ROTARY).numpy()[:count]
-            # sine and cosine of two libraries differ by one unit in the last place at most
-            np.testing.assert_allclose(values, expected_rotary(first, count), rtol=0, atol=6e-8)
+        state.begin(count, number)
+        values = state(abi.KV_ROTARY).numpy()[:count]
+        # sine and cosine of two libraries differ by one unit in the last place at most
+        np.testing.assert_allclose(values, expected_rotary(first, count), rtol=0, atol=6e-8)
         state(abi.KV_END_FORWARD)
-        first += count
+        state(abi.KV_REMOVE_SEQUENCE, number)
 
 
 # --- Context ---
