@@ -64,13 +64,14 @@ def request_for(
             media_checkpoints.write_checkpoint(model, KINDS[kind])
         if KINDS[kind].audio is None:
             modalities -= {Modality.AUDIO}
+        reads_whole = (kind, context) == ("e2b", CONTEXT)
         request = CompileRequest(
             *(str(model), "cpu", RECIPE, tmp_path / "package"),
             context_length=context,
             prefill_chunk=min(CHUNK, context),
             modalities=modalities,
             # Others read a picture as a whole; where no prompt fits, the rows' number is the same.
-            image_tokens=None if (kind, context) == ("e2b", CONTEXT) else 70,
+            image_tokens=70 if Modality.IMAGE in modalities and not reads_whole else None,
         )
         compile_once(request, Silent())
         return VerifyRequest(tmp_path / "package", str(model), steps=STEPS, texts=())
@@ -184,7 +185,7 @@ def test_a_library_with_another_tower_fails(
 def test_a_package_of_text_alone_says_nothing_of_media(
     request_for: Callable[..., VerifyRequest],
 ) -> None:
-    request = request_for(modalities=frozenset({Modality.TEXT}))
+    request = request_for("unified", frozenset({Modality.TEXT}))
     found = verify_package(request, Silent())
     assert found.passed, found.failures
     content = found.to_json()
