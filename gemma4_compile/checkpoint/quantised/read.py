@@ -81,7 +81,7 @@ def dequantised(
             "whole: they are taken as they are, transformers may round them as it loads them",
             f"leave `{KEYS[1]}` out of config.json if it is not meant",
         )
-        return tensors
+        return weights.tensors  # without scales of keys and values, which may be all that there is
     if is_named and weights.rounded is not None:
         warn(
             f"{option}the checkpoint's weights were rounded before ({method}, {weights.rounded}), "

@@ -228,3 +228,18 @@ def test_configs_of_any_values_are_read_or_refused(config: dict[str, Any], tmp_p
             except Gemma4CompileError:
                 outcomes.add("refused")
     assert outcomes == {"read", "refused"}
+
+
+def test_scales_of_keys_and_values_alone_leave_the_weights_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As llm-compressor saves a model whose cache alone is quantised."""
+    name = "model.layers.0.self_attn.k_scale"
+    tensors = written(
+        tmp_path, {name: np.ones(1, np.float32), "model.norm.weight": np.ones(4, np.float32)}
+    )
+    scheme = {"num_bits": 8, "type": "float"}
+    config = {"quant_method": "compressed-tensors", "format": "dense", "config_groups": {}}
+    found = dequantised({"quantization_config": {**config, "kv_cache_scheme": scheme}}, tensors)
+    assert found.keys() == {"model.norm.weight"}
+    assert "its weights are whole" in capsys.readouterr().err
