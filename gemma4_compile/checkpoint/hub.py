@@ -259,13 +259,13 @@ def _from_cache(model: str, revision: str | None, reason: Exception) -> Path:
 
 
 def _snapshot(
-    model: str, revision: str | None, weights: list[str], *, local_files_only: bool = False
+    model: str, revision: str | None, names: list[str], *, local_files_only: bool = False
 ) -> Path:
     return Path(
         huggingface_hub.snapshot_download(
             model,
             revision=revision,
-            allow_patterns=[*NEEDED_FILES, *weights],
+            allow_patterns=[*NEEDED_FILES, *map(glob.escape, names)],
             local_files_only=local_files_only,
             **CLIENT,
         )
@@ -301,4 +301,4 @@ def fetch(model: str, revision: str | None, *, has_texts: bool = False) -> Path:
             poolings = [name for name in named if name in files]
         for name in poolings:
             _check_size(model, name, files[name])
-        return _snapshot(model, revision, [*weights, *map(glob.escape, poolings)])
+        return _snapshot(model, revision, [*weights, *poolings])

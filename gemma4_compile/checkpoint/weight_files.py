@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from gemma4_compile.checkpoint.files import INDEX_FILE, SINGLE_FILE, check_place, read_json
@@ -12,8 +11,9 @@ from gemma4_compile.checkpoint.same_weights import holds_same
 from gemma4_compile.errors import CheckpointError
 
 MAX_SHARDS = 4096
-# Names that start with no dot lead to no other folder than those below.
-_RELATIVE = re.compile(r"(?:\w[\w.\- ]*/){0,8}\w[\w.\- ]*", re.ASCII)
+_MAX_FOLDERS, _MAX_LETTERS = 8, 1024  # of a shard's name
+_SUFFIX = ".safetensors"
+_SAVE_AGAIN = "save the model again, with save_pretrained"
 
 
 def open_tensors(path: Path) -> dict[str, TensorInfo]:
@@ -31,6 +31,19 @@ def listing(path: Path) -> Listing:
     return Listing(str(path), folder_names(path), lambda name: read_json(path / name))
 
 
+def _is_below(file: str) -> bool:
+    """Return whether a name is that of a file in this folder or below, on every system."""
+    parts = file.split("/")
+    # Names that start with no dot lead to no other folder than those below.
+    return (
+        len(file) <= _MAX_LETTERS
+        and len(parts) <= _MAX_FOLDERS + 1
+        and file.isprintable()
+        and not {"\\", ":"} & set(file)
+        and all(part and not part.startswith(".") for part in parts)
+    )
+
+
 def shard_files(index: Path) -> dict[str, str]:
     """The files that an index places the tensors in, by tensor; `/` parts folders.
 
@@ -41,19 +54,29 @@ def shard_files(index: Path) -> dict[str, str]:
     """
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"`{INDEX_FILE}` is damaged: no weight_map")
+        raise CheckpointError(
+            f"`{INDEX_FILE}` is damaged: expected `weight_map`, files by tensor",
+            hint=f"download it again, or {_SAVE_AGAIN}",
+        )
     for name, file in weight_map.items():
-        if not isinstance(file, str) or not _RELATIVE.fullmatch(file.removeprefix("./")):
+        if not isinstance(file, str) or not _is_below(file.removeprefix("./")):
             raise CheckpointError(
-                f"`{INDEX_FILE}` places tensor `{name}` in {file!r}: not a plain file name"
+                f"`{INDEX_FILE}` places tensor `{name}` in {str(file)[:_MAX_LETTERS]!r}: not a "
+                "plain file name",
+                hint="put the shards beside the index, and write their names alone into it",
             )
-        if not file.endswith(".safetensors"):
+        if not file.endswith(_SUFFIX):
             raise CheckpointError(
-                f"`{INDEX_FILE}` places tensor `{name}` in `{file}`: only safetensors are read"
+                f"`{INDEX_FILE}` places tensor `{name}` in `{file}`: only safetensors are read",
+                hint=f"name it {file[: -len(_SUFFIX)]}{_SUFFIX}, in the index too"
+                if file.lower().endswith(_SUFFIX)
+                else f"load it with transformers, if you trust it, and {_SAVE_AGAIN}",
             )
     count = len(set(weight_map.values()))
     if count > MAX_SHARDS:
-        raise CheckpointError(f"`{INDEX_FILE}` names {count} shards, at most {MAX_SHARDS}")
+        raise CheckpointError(
+            f"`{INDEX_FILE}` names {count} shards, at most {MAX_SHARDS}", hint=_SAVE_AGAIN
+        )
     return {name: file.removeprefix("./") for name, file in weight_map.items()}
 
 
@@ -73,7 +96,10 @@ def _open_shards(path: Path) -> dict[str, TensorInfo]:
         shards.append(read_header(path / file))
         count += len(shards[-1])
         if count > MAX_TENSORS:
-            raise CheckpointError(f"`{path}` lists more than {MAX_TENSORS} tensors")
+            raise CheckpointError(
+                f"`{path}` lists more than {MAX_TENSORS} tensors",
+                hint="it is no Gemma 4: the largest released one has some thousands",
+            )
     # As in transformers the files say what is in them. What is listed and not there, such as a tied
     # head, is missed only where a model needs it.
     found: dict[str, TensorInfo] = {}

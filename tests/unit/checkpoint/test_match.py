@@ -171,6 +171,10 @@ def test_missing_file_is_named(name: str, directory: Path) -> None:
         3,
         None,
         "x\0.safetensors",
+        "C:x.safetensors",
+        "a/.b/c.safetensors",
+        "a\nb.safetensors",
+        f"{1100 * 'x'}.safetensors",
     ],
 )
 def test_index_names_files_below_its_folder_only(file: object, directory: Path) -> None:

@@ -25,9 +25,10 @@ def test_shards_have_any_name_and_folder_that_the_index_lists(directory: Path) -
     read = row_reader(matched(Checkpoint.open(directory)))
     whole = {name: read(name, 0, 1) for name in matched(Checkpoint.open(directory))}
     weight_map = split_into_shards(directory)
+    names = ("deep.er/weights_{}.safetensors", "modèle+{} (epoch=3,step@[2]).safetensors")
     moved = {}
     for index, file in enumerate(sorted(set(weight_map.values()))):
-        moved[file] = f"part {index}/deep.er/weights_{index}.safetensors"
+        moved[file] = f"part {index}/{names[index % 2].format(index)}"
         (directory / moved[file]).parent.mkdir(parents=True)
         (directory / file).rename(directory / moved[file])
     write_index(directory, {name: moved[file] for name, file in weight_map.items()})
