@@ -91,7 +91,11 @@ def sort_tensors(tensors: Mapping[str, TensorInfo]) -> AdapterTensors:
     rows: dict[str, TensorInfo] = {}
     for name, tensor in tensors.items():
         if len(name) > MAX_NAME:
-            raise CheckpointError(f"a tensor's name in `{tensor.path.name}` is too long")
+            raise CheckpointError(
+                f"a tensor's name in `{tensor.path.name}` is too long: {len(name)} letters, at "
+                f"most {MAX_NAME}",
+                hint="it is of no Gemma 4: give another adapter",
+            )
         parts = [part for part in name.split(".") if part not in WRAPPERS]
         if any(part in _OF_TRAINING for part in parts) or _ORIGINAL in parts:
             continue  # what was there before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemma4_compile.errors import CheckpointError
 
+BEGIN_BYTES = 64  # of a file, that say what it is
 _WEB_PAGE = (
     "is a web page, not the file itself",
     "download the file (its address has `resolve` in it, where the page's has `blob`)",
@@ -17,6 +18,12 @@ _BEGINNINGS = (
         b"version https://git-lfs.github.com/spec/",
         "is a pointer of Git LFS, not the file itself",
         "run `git lfs install` once and `git lfs pull` in the clone, or download it with "
+        "`hf download`",
+    ),
+    (
+        b"# xet version ",
+        "is a pointer of Xet, not the file itself",
+        "run `git xet install` once and `git lfs pull` in the clone, or download it with "
         "`hf download`",
     ),
     (b"<!doctype html", *_WEB_PAGE),
@@ -39,7 +46,36 @@ _BEGINNINGS = (
     ),
 )
 
-BEGIN_BYTES = 64  # of a file, that say what it is
+_UNPACK = "unpack it: the folder needs the file itself"
+_SAVE = "load it with transformers, if you trust it, and save it with save_pretrained"
+# Bytes that the length of a header may have, too: looked for where there is no such header.
+_OTHER_FORMATS = (
+    (b"\x1f\x8b", "is compressed by gzip", _UNPACK),
+    (b"\x28\xb5\x2f\xfd", "is compressed by zstd", _UNPACK),
+    (b"\xfd7zXZ", "is compressed by xz", _UNPACK),
+    (b"7z\xbc\xaf\x27\x1c", "is an archive of 7-Zip", _UNPACK),
+    *((bytes((0x80, i)), "is a pickle; only safetensors are read", _SAVE) for i in range(2, 6)),
+    (b"\x93NUMPY", "is a file of NumPy; only safetensors are read", _SAVE),
+    (b"\x89HDF", "is an HDF5 file, as Keras makes them; only safetensors are read", _SAVE),
+    (
+        bytes(BEGIN_BYTES),
+        "begins with zeros",
+        "download the file to its end: some programs take its space first, and fill it later",
+    ),
+)
+
+
+def check_is_no_other_format(name: str, begin: bytes) -> None:
+    """Refuse a file without a safetensors header by the format that it begins as.
+
+    Raises
+    ------
+    CheckpointError
+        If that is known; otherwise nothing is said.
+    """
+    for start, what, hint in _OTHER_FORMATS:
+        if begin.startswith(start):
+            raise CheckpointError(f"`{name}` {what}", hint=hint)
 
 
 def check_is_file_itself(name: str, begin: bytes) -> None:

@@ -66,6 +66,11 @@ FILE_KINDS = (
         _TAKE_SOURCE,
     ),
     FileKind(
+        r"[^/]+\.nemo|context/(model\.yaml|io\.json)|latest_checkpointed_iteration\.txt",
+        f"of a checkpoint of NeMo or Megatron{_ONLY}",
+        "export it in the format of transformers: NeMo and Megatron Bridge have `export_ckpt`",
+    ),
+    FileKind(
         r"(.*/)?([^/]+\.distcp|__\d+_\d+\.distcp)",
         f"a shard that FSDP wrote while training{_ONLY}",
         "put the shards together: `accelerate merge-weights FOLDER NEW_FOLDER`, then copy "

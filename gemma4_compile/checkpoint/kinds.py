@@ -1,8 +1,7 @@
 """Kinds of files that are no whole checkpoint in safetensors, by their names.
 
-What is read is decided in `match`. This says what was found instead, and the way out: adapters that
-are not merged, files of other programs, what training leaves, a checkpoint in a folder of its own.
-The names are a folder's, or those of a repository of the hub before anything is downloaded.
+What is read is decided in `match`. This says what was found instead, and the way out. The names
+are a folder's, or those of a repository of the hub before anything is downloaded.
 """
 
 from __future__ import annotations
@@ -154,10 +153,10 @@ def no_adapter(listing: Listing) -> CheckpointError:
 
 
 def lost_link(listing: Listing, name: str) -> CheckpointError:
-    """The error for a file of an adapter that is listed, and not there."""
+    """The error for a file that is listed, and not there."""
     return CheckpointError(
         f"`{name}` of `{listing.where}` is a link to a file that is not there",
-        hint="download the adapter again, or correct the link",
+        hint="download it again, or correct the link; `cp -rL` copies what links lead to",
     )
 
 
@@ -215,6 +214,8 @@ def _gguf(listing: Listing) -> CheckpointError | None:
 
 def no_config(listing: Listing) -> CheckpointError:
     """The error for a folder or a repository without a config.json, by what it holds."""
+    if CONFIG_FILE in listing.names and not listing.is_hub:
+        return lost_link(listing, CONFIG_FILE)
     return (
         _of_cache(listing)
         or _in_folder(listing, CONFIG_FILE)
@@ -249,10 +250,7 @@ def no_weights(listing: Listing) -> CheckpointError:
     """The error for a config without weights beside it, by what there is."""
     lost = next((name for name in (SINGLE_FILE, INDEX_FILE) if name in listing.names), None)
     if lost is not None:  # listed, and not there
-        return CheckpointError(
-            f"`{lost}` of `{listing.where}` is a link to a file that is not there",
-            hint="download the checkpoint again, or correct the link",
-        )
+        return lost_link(listing, lost)
     others = sorted(n for n in listing.names if n.endswith(".safetensors") and "/" not in n)
     others = [name for name in others if not name.startswith(("optimizer", "adapter"))]
     if others:
@@ -288,6 +286,8 @@ _SLOW_TOKENIZERS = ("tokenizer.model", "spiece.model", "tokenizer.model.v3")
 
 def no_tokenizer(listing: Listing) -> CheckpointError:
     """The error for a checkpoint without a tokenizer.json, by what else there is."""
+    if TOKENIZER_FILE in listing.names:
+        return lost_link(listing, TOKENIZER_FILE)
     slow = next((name for name in _SLOW_TOKENIZERS if name in listing.names), None)
     inner = _last_folder(listing, lambda name: name == TOKENIZER_FILE)
     missing = f"`{TOKENIZER_FILE}` is missing from `{listing.where}`"

@@ -56,6 +56,10 @@ _UNSAID = (
     f'`"quant_method": "gptq"`), or {DEQUANTISE}'
 )
 _SHOWN_LETTERS = 40
+_NO_VALUES = (
+    "it was saved without its values, as DeepSpeed's and FSDP's parts are: save the model again "
+    "with the parts gathered"
+)
 _VOCABULARY = re.compile(r"(embed_tokens|embed_tokens_per_layer|lm_head)\.weight$")
 RESIZE_HINT = (
     "save the tokenizer and the model again from the same run, with save_pretrained; where tokens "
@@ -251,7 +255,9 @@ def _checked_tensor(tensor: TensorInfo, source: Source) -> TensorInfo:
     if tensor.shape != source.shape:
         raise CheckpointError(
             f"tensor `{tensor.name}` has shape {tensor.shape}, expected {source.shape}",
-            hint=RESIZE_HINT
+            hint=_NO_VALUES
+            if 0 in tensor.shape
+            else RESIZE_HINT
             if tensor.shape[1:] == source.shape[1:] and _VOCABULARY.search(tensor.name)
             else "the checkpoint and its config.json do not fit together",
         )

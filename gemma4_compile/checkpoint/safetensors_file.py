@@ -16,7 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.checkpoint.beginnings import BEGIN_BYTES, check_is_file_itself
+from gemma4_compile.checkpoint.beginnings import (
+    BEGIN_BYTES,
+    check_is_file_itself,
+    check_is_no_other_format,
+)
 from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.system import regular_files
@@ -147,12 +151,13 @@ def _header(path: Path) -> tuple[dict[str, object], int, int, Stamp]:
             file.seek(8)
             if size < _LEAST_BYTES:
                 raise CheckpointError(
-                    f"`{path.name}` is no safetensors file: it "
+                    f"`{path.name}` is no safetensors file, or truncated: it "
                     + (f"ends after {size} bytes" if size else "is empty"),
                     hint=f"{_DOWNLOAD_AGAIN}: it ended early, or the disk was full",
                 )
             length = int.from_bytes(begin[:8], "little")
             if not 2 <= length <= size - 8:
+                check_is_no_other_format(path.name, begin)
                 raise CheckpointError(
                     f"`{path.name}` is no safetensors file, or truncated: its header should have "
                     f"{length} bytes, the file has {size}",
@@ -189,7 +194,10 @@ def _entry(name: str, entry: object, path: Path, data_begin: int, stamp: Stamp) 
         raise CheckpointError(f"{where}: the header entry is damaged", hint=_DOWNLOAD_AGAIN)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPE_BYTES:
-        raise CheckpointError(f"{where}: unknown dtype {str(dtype)[:40]!r}")
+        raise CheckpointError(
+            f"{where}: unknown dtype {str(dtype)[:40]!r}",
+            hint="save the model in bfloat16, float16 or float32",
+        )
     if (
         not isinstance(shape, list)
         or len(shape) > MAX_DIMENSIONS
@@ -221,7 +229,10 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     header, data_begin, available, stamp = _header(path)
     header.pop("__metadata__", None)
     if len(header) > MAX_TENSORS:
-        raise CheckpointError(f"`{path.name}` lists {len(header)} tensors, at most {MAX_TENSORS}")
+        raise CheckpointError(
+            f"`{path.name}` lists {len(header)} tensors, at most {MAX_TENSORS}",
+            hint="it is no Gemma 4: the largest released one has some thousands",
+        )
     tensors = {name: _entry(name, entry, path, data_begin, stamp) for name, entry in header.items()}
     position = data_begin
     for tensor in sorted(tensors.values(), key=lambda item: (item.offset_bytes, item.nbytes)):
@@ -287,7 +298,8 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
         return _read_parts(tensor, begin, end)
     if tensor.dtype not in (*FLOAT_DTYPES, *ID_DTYPES):
         raise CheckpointError(
-            f"tensor `{tensor.name}` has dtype {tensor.dtype}, which is no weight"
+            f"tensor `{tensor.name}` has dtype {tensor.dtype}, which is no weight",
+            hint="save the model in bfloat16, float16 or float32",
         )
     return widened(read_stored(tensor, begin, end), tensor.dtype)
 

@@ -37,6 +37,7 @@ PROMPTS: Mapping[str, str] = {
 
 _KNOWN = ("Transformer", "Pooling", "Normalize")
 _OF_TRAINING = "Dropout"
+_AGAIN = "download or save the checkpoint again"
 _FLAG = "pooling_mode_"  # of earlier versions, which have one of each mode
 _MEAN = "mean"
 
@@ -83,9 +84,7 @@ def read_prompts(directory: Path) -> Prompts:
 
 
 def _damaged(what: str) -> CheckpointError:
-    return CheckpointError(
-        f"`{PROMPTS_FILE}` is damaged: {what}", hint="download or save the checkpoint again"
-    )
+    return CheckpointError(f"`{PROMPTS_FILE}` is damaged: {what}", hint=_AGAIN)
 
 
 def longest_text(directory: Path) -> int | None:
@@ -130,9 +129,11 @@ def _modules(directory: Path) -> list[tuple[str, Mapping[str, object]]]:
     try:  # a list, which the reader of objects does not take
         modules = parse_object(f'{{"modules": {read_text(directory / MODULES_FILE)}}}')["modules"]
     except ValueError as error:
-        raise CheckpointError(f"`{MODULES_FILE}` is damaged: {error}") from error
+        raise CheckpointError(f"`{MODULES_FILE}` is damaged: {error}", hint=_AGAIN) from error
     if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
-        raise CheckpointError(f"`{MODULES_FILE}` is damaged: expected a list of modules")
+        raise CheckpointError(
+            f"`{MODULES_FILE}` is damaged: expected a list of modules", hint=_AGAIN
+        )
     found = [(str(module.get("type")).rsplit(".", 1)[-1], module) for module in modules]
     return [(kind, module) for kind, module in found if kind != _OF_TRAINING]
 
@@ -192,7 +193,10 @@ def _is_folder(name: str) -> bool:
 def _check_pooling(directory: Path, folder: str) -> None:
     """Refuse vectors that are not the mean of all of a text's rows."""
     if not _is_folder(folder):
-        raise CheckpointError(f"`{MODULES_FILE}`: `{printable(folder[:40])}` is no folder of it")
+        raise CheckpointError(
+            f"`{MODULES_FILE}`: `{printable(folder[:40])}` is no folder of the checkpoint",
+            hint=_AGAIN,
+        )
     file = directory / folder / POOLING_FILE
     check_place(file, directory)  # in the hub's cache it is a link to the blobs
     values = read_json(file)

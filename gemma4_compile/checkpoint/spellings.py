@@ -81,6 +81,11 @@ _EXPERTS = re.compile(
 )
 
 
+_ONE_FORM = (
+    "save the model again, with save_pretrained of transformers, which writes one form of experts"
+)
+
+
 def usual_name(name: str, text_front: str) -> str:
     """The name that a tensor has in the released files; one that has no other spelling stays.
 
@@ -139,11 +144,15 @@ class _Experts:
         """Those of one projection, (rows, cols) each; none if there are none."""
         stack, single = self.stacks.get(projection), self.single.get(projection, {})
         if stack is not None and single:
-            raise CheckpointError(f"`{prefix}` has `{projection}` both as a stack and one by one")
+            raise CheckpointError(
+                f"`{prefix}` has `{projection}` both as a stack and one by one", hint=_ONE_FORM
+            )
         if stack is not None:
             if len(stack.shape) != 3:
                 raise CheckpointError(
-                    f"tensor `{stack.name}` has shape {stack.shape}, expected (experts, rows, cols)"
+                    f"tensor `{stack.name}` has shape {stack.shape}, expected (experts, rows, "
+                    "cols)",
+                    hint=_ONE_FORM,
                 )
             rows = stack.shape[1]
             return [rows_of(stack, rows * i, rows * (i + 1)) for i in range(stack.shape[0])]
@@ -170,9 +179,9 @@ def _with_stacked_experts(tensors: dict[str, TensorInfo]) -> dict[str, TensorInf
         if parts["index"] is not None:
             one = experts.single.setdefault(parts["projection"], {})
             if one.setdefault(int(parts["index"]), tensor) is not tensor:
-                raise CheckpointError(f"tensor `{tensor.name}` is there twice")
+                raise CheckpointError(f"tensor `{tensor.name}` is there twice", hint=_ONE_FORM)
         elif experts.stacks.setdefault(parts["projection"], tensor) is not tensor:
-            raise CheckpointError(f"tensor `{tensor.name}` is there twice")
+            raise CheckpointError(f"tensor `{tensor.name}` is there twice", hint=_ONE_FORM)
     for prefix, experts in found.items():
         for projection in ("gate_up_proj", "down_proj"):
             stack = experts.stacks.get(projection)
@@ -192,7 +201,9 @@ def _with_stacked_experts(tensors: dict[str, TensorInfo]) -> dict[str, TensorInf
             )
         name = f"{prefix}.gate_up_proj"
         if name in rest:
-            raise CheckpointError(f"`{prefix}` has `gate_proj` and `up_proj` beside `gate_up_proj`")
+            raise CheckpointError(
+                f"`{prefix}` has `gate_proj` and `up_proj` beside `gate_up_proj`", hint=_ONE_FORM
+            )
         pairs = zip(*halves, strict=True)
         rest[name] = _stacked(name, [matrix for pair in pairs for matrix in pair], together=2)
     return rest
@@ -205,7 +216,8 @@ def _stacked(name: str, matrices: list[TensorInfo], together: int = 1) -> Tensor
         if len(matrix.shape) != 2 or matrix.shape != first.shape:
             raise CheckpointError(
                 f"tensor `{matrix.name}` has shape {matrix.shape}, expected a matrix of the shape "
-                f"of `{first.name}`, {first.shape}"
+                f"of `{first.name}`, {first.shape}",
+                hint=_ONE_FORM,
             )
     rows, cols = first.shape
     return replace(

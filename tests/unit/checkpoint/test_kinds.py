@@ -99,6 +99,9 @@ def test_a_library_alone_asks_for_no_weights(tmp_path: Path) -> None:
         ("training_args.bin", "training goes on from"),
         ("mlc-chat-config.json", "MLC-LLM"),
         ("model_index.json", "diffusers"),
+        ("gemma.nemo", "NeMo"),
+        ("context/model.yaml", "NeMo"),
+        ("latest_checkpointed_iteration.txt", "Megatron"),
         ("model-00001-of-00002.safetensors", "neither model.safetensors nor"),
         ("pytorch_model.safetensors", "neither model.safetensors nor"),
         ("checkpoint-500/model.safetensors", "its folder `checkpoint-500` holds one"),
@@ -324,10 +327,12 @@ def test_a_folder_of_the_hub_s_cache_is_called_by_its_name(tmp_path: Path) -> No
     assert f"{cached}/snapshots" in str(error.hint)
 
 
-def test_weights_that_are_a_link_to_nothing_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_links_to_nothing_are_named(name: str, tmp_path: Path) -> None:
     model = without_weights(tmp_path / "model")
-    (model / "model.safetensors").symlink_to(tmp_path / "blob")
-    assert "a link to a file that is not there" in str(refused(model))
+    (model / name).unlink(missing_ok=True)
+    (model / name).symlink_to(tmp_path / "blob")
+    assert f"`{name}` of `{model}` is a link to a file that is not there" in str(refused(model))
 
 
 def test_a_download_that_has_not_ended_is_named(tmp_path: Path) -> None:
@@ -364,3 +369,6 @@ def test_the_tokenizer_is_missed_where_it_is_needed(tmp_path: Path) -> None:
     for need in (checkpoint.tokenizer_files, lambda: checkpoint.tokenizer(1024)):
         with pytest.raises(CheckpointError, match=r"`tokenizer\.json` is missing"):
             need()
+    (tmp_path / "tokenizer.json").symlink_to(tmp_path / "blob")
+    with pytest.raises(CheckpointError, match="a link to a file that is not there"):
+        checkpoint.tokenizer(1024)

@@ -120,17 +120,19 @@ def test_damage_is_refused(name: str, file: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", ": it is empty"),
-        (b"abc", ": it ends after 3 bytes"),
-        (bytes(8), ": it ends after 8 bytes"),
-        (bytes(16), ", or truncated"),
-        ((10**15).to_bytes(8, "little") + b"{}", ", or truncated"),
-        (b"\xff" * 64, ", or truncated"),
+        (b"", "it is empty"),
+        (b"abc", "it ends after 3 bytes"),
+        (bytes(8), "it ends after 8 bytes"),
+        (bytes(16), "should have 0 bytes"),
+        ((10**15).to_bytes(8, "little") + b"{}", f"should have {10**15} bytes"),
+        (b"\xff" * 64, f"should have {2**64 - 1} bytes"),
     ],
 )
 def test_file_that_is_no_safetensors(content: bytes, why: str, file: Path) -> None:
     file.write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"`model\.safetensors` is no safetensors file{why}"):
+    with pytest.raises(
+        CheckpointError, match=rf"`model\.safetensors` is no safetensors file, .*{why}"
+    ):
         read_header(file)
 
 

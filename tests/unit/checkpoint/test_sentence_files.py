@@ -130,9 +130,9 @@ def test_a_longest_text_of_no_length_is_refused(given: Any, tmp_path: Path) -> N
     ("modules", "words"),
     [
         ([{"type": f"{PREFIX}Dense", "path": "2_Dense"}], "module `Dense`"),
-        ([{"type": f"{PREFIX}Pooling", "path": "../other"}], "no folder of it"),
-        ([{"type": f"{PREFIX}Pooling", "path": ""}], "no folder of it"),
-        ([{"type": f"{PREFIX}Pooling", "path": "a\0b"}], "no folder of it"),
+        ([{"type": f"{PREFIX}Pooling", "path": "../other"}], "no folder of the"),
+        ([{"type": f"{PREFIX}Pooling", "path": ""}], "no folder of the"),
+        ([{"type": f"{PREFIX}Pooling", "path": "a\0b"}], "no folder of the"),
         ({"modules": []}, "expected a list"),
         ("[", "damaged"),
     ],
