@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from gemma4_compile.errors import UsageError, printable
 from gemma4_compile.runtime.engine.sequence import ContextFullError, Overflow
 from gemma4_compile.runtime.grammar.grammar import GrammarError
+from gemma4_compile.runtime.server.request_ids import request_id
 
 _log = logging.getLogger("gemma4_compile.serve")
 TOO_LONG = "context_length_exceeded"
@@ -109,5 +110,6 @@ def as_api_error(error: BaseException) -> ApiError:
         return ApiError(400, f"{error}; {error.hint}" if error.hint else str(error))
     if isinstance(error, GrammarError):
         return ApiError(400, str(error), param="response_format")
-    _log.error("a request failed", exc_info=error)  # the client learns no details
+    # The client learns no details.
+    _log.error("the request %s failed", request_id() or "", exc_info=error)
     return ApiError(500, "the server failed; its log has the reason", code="internal_error")

@@ -18,6 +18,7 @@ from gemma4_compile.runtime.server.host_names import HostGuard, HostNames
 from gemma4_compile.runtime.server.memory import MemoryReturner
 from gemma4_compile.runtime.server.origins import OriginGuide
 from gemma4_compile.runtime.server.paths import PathMender, methods_of, where_the_api_is
+from gemma4_compile.runtime.server.request_ids import HEADERS, RequestIds
 from gemma4_compile.types import JsonObject
 
 
@@ -45,7 +46,11 @@ def create_app(
             return JSONResponse({"status": "ok"} | health(request))
         return JSONResponse({"status": "the engine has ended: start the server again"}, 503)
 
-    middleware = [Middleware(MemoryReturner), Middleware(OriginGuide, origins=origins)]
+    middleware = [
+        Middleware(RequestIds),
+        Middleware(MemoryReturner),
+        Middleware(OriginGuide, origins=origins),
+    ]
     if origins:  # before the names are looked at: a page can read only so why it is refused
         middleware.append(
             Middleware(
@@ -58,7 +63,7 @@ def create_app(
                 # Pages of the internet ask before they reach into a private network, or this
                 # machine: they were allowed by name.
                 allow_private_network=True,
-                expose_headers=["Retry-After"],
+                expose_headers=["Retry-After", *HEADERS],
             )
         )
     middleware.append(Middleware(HostGuard, names=hosts or HostNames()))

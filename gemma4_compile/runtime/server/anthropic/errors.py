@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
+from gemma4_compile.runtime.server.request_ids import request_id
 from gemma4_compile.types import JsonObject
 
 _KINDS = {
@@ -24,7 +25,9 @@ def error_body(error: ApiError) -> JsonObject:
     message = error.message
     if error.code == TOO_LONG:
         message = f"prompt is too long: {_in_numbers(error)}{message}"
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    name = request_id()
+    told = {"type": "error", "error": {"type": kind, "message": message}}
+    return told if name is None else told | {"request_id": name}
 
 
 def _in_numbers(error: ApiError) -> str:

@@ -67,7 +67,7 @@ def test_a_page_of_the_allowed_origin_can_read_why_it_is_refused(live: Live) -> 
     status, headers, body = live.request("POST", "/health", {}, **sent)
     assert (status, headers["access-control-allow-origin"]) == (421, OUR_PAGE)
     assert "--allow-host pc.example" in json.loads(body)["error"]["message"]
-    assert headers["access-control-expose-headers"] == "Retry-After"
+    assert headers["access-control-expose-headers"] == "Retry-After, X-Request-Id, Request-Id"
     status, headers, _ = live.request(
         "GET", "/health", Host="pc.example", Origin="https://x.example"
     )
