@@ -22,7 +22,7 @@ from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
 from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.package.package import Package
-from gemma4_compile.runtime.protocols import api_routes
+from gemma4_compile.runtime.protocols import api_routes, refuse
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.body import Limits
@@ -100,7 +100,7 @@ def serving(
     routes: Sequence[BaseRoute], *, connections: ConnectionLimits | None = None, **options: Any
 ) -> Iterator[Live]:
     """Run an application of these routes; other options are those of `create_app`."""
-    app = create_app(routes, **options)
+    app = create_app(routes, **{"refuse": refuse, **options})
     config = server_config(
         app,
         connections or ConnectionLimits(),

@@ -18,6 +18,7 @@ from gemma4_compile.options.serve import (
     ServeOptions,
 )
 from gemma4_compile.runtime.package.room import Placement, Wish
+from gemma4_compile.runtime.protocols import refuse
 from gemma4_compile.runtime.server.address import address_of, is_loopback
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.body import Limits
@@ -105,7 +106,9 @@ def listen(
     """
     hosts = HostNames.of(options.host, options.allow_host)
     origins = options.allow_origin
-    app = create_app(routes, hosts=hosts, origins=origins, is_alive=is_alive, health=health)
+    app = create_app(
+        routes, hosts=hosts, origins=origins, is_alive=is_alive, health=health, refuse=refuse
+    )
     limits, lacking = connections_for(options.queue)
     if lacking:
         warn(

@@ -29,6 +29,7 @@ def create_app(
     origins: Sequence[str] = (),
     is_alive: Callable[[], bool] = lambda: True,
     health: Callable[[Request], JsonObject] = lambda _: {},
+    refuse: Callable[[Request, ApiError], Response] = lambda _, error: error.response(),
 ) -> Starlette:
     """Join routes into an application.
 
@@ -39,6 +40,7 @@ def create_app(
     origins : origins whose pages may use the API besides those served here
     is_alive : whether the server can do what it is for, which `/health` reports
     health : what it says besides to who sends a request
+    refuse : tells of a path or a method that is not served
     """
 
     async def report(request: Request) -> Response:
@@ -80,7 +82,7 @@ def create_app(
             error = HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers=allowed)
         where = served if error.status_code == HTTPStatus.NOT_FOUND else ""
         message = f"{request.method} {request.url.path}: {error.detail}{where}"
-        response = ApiError(error.status_code, message).response()
+        response = refuse(request, ApiError(error.status_code, message))
         response.headers.update(error.headers or {})
         return response
 

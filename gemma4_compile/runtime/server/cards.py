@@ -11,7 +11,8 @@ from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.types import JsonObject
 
-_VERSION = "anthropic-version"  # a header of Anthropic's clients
+ANTHROPIC_VERSION = "anthropic-version"
+"""A header of Anthropic's clients."""
 _SHOWN_NAME = 100  # characters of a model's name in an error or a note
 EMBEDS = "embedding"
 """The capability of an encoder, in Ollama's word."""
@@ -121,12 +122,12 @@ def unknown_model(asked: str, *known: str) -> str:
 
 def card_object(card: ModelCard, headers: Container[str]) -> JsonObject:
     """A model in the form that the client of a request reads."""
-    return card.anthropic() if _VERSION in headers else card.openai()
+    return card.anthropic() if ANTHROPIC_VERSION in headers else card.openai()
 
 
 def card_list(objects: Sequence[JsonObject], headers: Container[str]) -> JsonObject:
     """Such objects as the answer of `/v1/models`."""
-    if _VERSION not in headers:
+    if ANTHROPIC_VERSION not in headers:
         return {"object": "list", "data": [*objects]}
     first, last = objects[0]["id"], objects[-1]["id"]
     return {"data": [*objects], "has_more": False, "first_id": first, "last_id": last}

@@ -45,7 +45,7 @@ _THOUGHTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "
 # As `gemma4_compile.runtime.reply.tool_calls` reads it; without what a control token may hold.
 _TOOL_NAME = re.compile(r"(?!.*(?:<\||\|>))[^\s{}()\[\],'\"=]{1,256}")
 _DECLARED = {"description", "name", "parameters", "response", "strict"}
-_CHOICES = ("any", "auto", "none", "required")
+CHOICES = ("any", "auto", "none", "required")
 _KINDS = ("function", "tool")
 _CALLED_NAME = re.compile(r"[^\s{}]+")
 
@@ -292,7 +292,7 @@ def read_tool_choice(
     tools to declare, those of which one must be called, and whether more calls may follow
     """
     choice = fields.raw("tool_choice")
-    if isinstance(choice, Mapping) and choice.get("type") in _CHOICES:
+    if isinstance(choice, Mapping) and choice.get("type") in CHOICES:
         choice = choice["type"]
     if choice in (None, "", "auto", [], {}):
         return tools, (), True

@@ -12,23 +12,32 @@ from gemma4_compile.runtime.server.anthropic.requests import MessagesRequest, re
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.fields import Ignored
+from gemma4_compile.runtime.server.guard import Guarded
 from gemma4_compile.runtime.server.streams import ReplyStream, collected, finished, written
 
 
 def message_routes(exchange: Exchange) -> list[BaseRoute]:
     """The routes of the protocol."""
     endpoints = _Messages(exchange)
-    return [
+    served: list[BaseRoute] = [
         Route(path, exchange.guarded(endpoint, refusal), methods=["POST"])
         for path, endpoint in (
             ("/v1/messages", endpoints.create),
             ("/v1/messages/count_tokens", endpoints.count),
-            ("/v1/messages/batches", refuse_batch),
         )
+    ]
+    return [*served, *batch_routes(exchange.guarded)]
+
+
+def batch_routes(guarded: Guarded) -> list[BaseRoute]:
+    """The routes of batches, which say that there are none."""
+    return [
+        Route(path, guarded(_refuse_batch, refusal), methods=["DELETE", "GET", "POST"])
+        for path in ("/v1/messages/batches", "/v1/messages/batches/{rest:path}")
     ]
 
 
-async def refuse_batch(_: HttpRequest) -> Response:
+async def _refuse_batch(_: HttpRequest) -> Response:
     """Answer that there are no batches."""
     raise ApiError(404, "batches are not served: send each request to /v1/messages")
 

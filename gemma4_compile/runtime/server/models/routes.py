@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gemma4_compile.runtime.server.anthropic.endpoints import refuse_batch
+from gemma4_compile.runtime.server.anthropic.endpoints import batch_routes
 from gemma4_compile.runtime.server.anthropic.errors import refusal as of_anthropic
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import BodyReader, Limits
@@ -93,15 +93,15 @@ def model_routes(
             ("GET", "/api/tags", front.tags, of_ollama),
             ("GET", "/api/ps", front.processes, of_ollama),
             ("POST", "/api/show", front.show, of_ollama),
-            # Refused by every model: none is loaded to say so.
-            ("POST", "/v1/messages/batches", refuse_batch, of_anthropic),
         )
     ]
     asked = [
         Route(path, guarded(front.ask, refusal), methods=["POST"])
         for path, refusal in refusals.items()
     ]
-    return [*own, *asked, *stored_routes(store, guarded), *fixed_routes(guarded)]
+    # Refused by every model: none is loaded to say so.
+    refused = [*batch_routes(guarded), *fixed_routes(guarded)]
+    return [*own, *asked, *stored_routes(store, guarded), *refused]
 
 
 def models_health(pool: ModelPool, api_key: str | None) -> Callable[[HttpRequest], JsonObject]:

@@ -20,6 +20,10 @@ REQUEST: Mapping[str, Ask] = {
     **{name: replace(ask, why=_PROMPT) for name, ask in asks.PROMPTS.items() if name not in _OWN},
     **{name: replace(ask, why=_ENDS) for name, ask in asks.ENDS.items()},
     "conversation": Ask("conversations go on by `previous_response_id`"),
+    "image": Ask(
+        "pictures are looked at as they are sent",
+        ({"context_compression": "auto"}, {"context_compression": "disabled"}),
+    ),
     "logit_bias": Ask("/v1/chat/completions takes it"),
     "logprobs": Ask("log probabilities are asked for with `include` and `top_logprobs`", (False,)),
     "max_completion_tokens": Ask("is `max_output_tokens` here"),

@@ -12,7 +12,12 @@ from gemma4_compile.runtime.server.messages import declare
 from gemma4_compile.runtime.server.openai_responses import asks
 from gemma4_compile.runtime.server.openai_responses.items import ItemReader
 from gemma4_compile.runtime.server.openai_responses.reasoning import ReasoningForm
-from gemma4_compile.runtime.server.openai_responses.tools import ToolForm, read_choice, read_tools
+from gemma4_compile.runtime.server.openai_responses.tools import (
+    ToolForm,
+    read_choice,
+    read_tools,
+    told_choice,
+)
 from gemma4_compile.runtime.server.requests import (
     MAX_TOP_LOGPROBS,
     SAMPLING,
@@ -254,7 +259,7 @@ def _echoed(fields: Fields, chat: ChatRequest, *, parallel: bool) -> JsonObject:
         "reasoning": fields.raw("reasoning") or {"effort": None, "summary": None},
         "temperature": chat.settings.sampling.temperature,
         "text": fields.raw("text") or {"format": {"type": "text"}},
-        "tool_choice": fields.raw("tool_choice") or "auto",
+        "tool_choice": told_choice(fields.raw("tool_choice")),
         "tools": fields.raw("tools") or [],
         "top_p": chat.settings.sampling.top_p,
         "truncation": "disabled",

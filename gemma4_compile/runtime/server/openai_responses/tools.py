@@ -9,6 +9,7 @@ from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.foreign_tools import declared_tools
 from gemma4_compile.runtime.server.messages import (
+    CHOICES,
     MAX_TOOLS,
     Tools,
     followed,
@@ -113,6 +114,20 @@ def read_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
                 kept.append(entry)
         fields = Fields({"tool_choice": {**choice, "tools": kept}}, ignored=fields.ignored)
     return read_tool_choice(fields, tools, _CHOSEN)
+
+
+def told_choice(choice: object) -> object:
+    """A `tool_choice` that was read, in the words in which typed clients read it again."""
+    if not isinstance(choice, Mapping):
+        return "required" if choice == "any" else choice or "auto"
+    kind, function = choice.get("type"), choice.get("function")
+    if kind in CHOICES:
+        return told_choice(kind)
+    if isinstance(function, Mapping):
+        choice = function
+    elif kind in ("allowed_tools", "custom", "function"):
+        return choice
+    return {"type": "function", "name": choice.get("name")} if choice else "auto"
 
 
 def _few(fields: Fields, entries: Sequence[object]) -> Sequence[object]:

@@ -79,3 +79,29 @@ def test_errors_have_one_form(live: Live) -> None:
     status, _, body = live.request("GET", "/nowhere")
     assert status == 404
     assert json.loads(body)["error"]["message"] == "GET /nowhere: Not Found"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "kind"),
+    [
+        ("/v1/files", {}, "openai"),
+        ("/v1/files", {"Anthropic_Version": "2023-06-01"}, "anthropic"),
+        ("/v1/messages/other", {}, "anthropic"),
+        ("/api/web_search", {}, "ollama"),
+        ("/api/v1/rerank", {}, "openai"),
+    ],
+)
+def test_an_unknown_path_is_told_in_the_words_of_its_protocol(
+    live: Live, path: str, headers: dict[str, str], kind: str
+) -> None:
+    status, _, body = live.request("POST", path, {}, **headers)
+    answer = json.loads(body)
+    error = answer["error"]
+    assert status == 404
+    assert (answer.get("type") == "error") == (kind == "anthropic")
+    if kind == "ollama":
+        assert isinstance(error, str)
+    else:
+        expected = "not_found_error" if kind == "anthropic" else "invalid_request_error"
+        assert error["type"] == expected
+    assert "Not Found" in (error if kind == "ollama" else error["message"])

@@ -96,6 +96,14 @@ def test_errors_are_of_the_client_s_classes(client: Any, live: Live) -> None:
         client.messages.create(thinking={"type": "between_tools"}, **ASKED)
     with pytest.raises(anthropic.NotFoundError, match="batches are not served"):
         client.messages.batches.create(requests=[])
+    for call in (
+        client.messages.batches.list,
+        lambda: client.messages.batches.retrieve("msgbatch_1"),
+        lambda: client.messages.batches.cancel("msgbatch_1"),
+        lambda: client.messages.batches.delete("msgbatch_1"),
+    ):
+        with pytest.raises(anthropic.NotFoundError, match="batches are not served"):
+            call()
     long = [{"role": "user", "content": "word " * 600}]
     status, answer = ask(live, messages=long)
     assert (status, answer["type"]) == (400, "error")

@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from openai.types.responses import ResponseItem
+from openai.types.responses import Response, ResponseItem
 from pydantic import TypeAdapter
 
 from tests.live_server import TOOL_TEMPLATE, Live, serving_script
@@ -161,6 +161,36 @@ def test_the_same_response_in_pieces(client: openai.OpenAI, engine: ScriptedEngi
     assert kinds[:2] == ["response.created", "response.in_progress"]
     assert kinds[-1] == "response.completed"
     assert kinds.count("response.output_item.done") == 3
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        ({"type": "tool", "name": "get_weather"}, {"type": "function", "name": "get_weather"}),
+        (
+            {"type": "function", "function": {"name": "get_weather"}},
+            {"type": "function", "name": "get_weather"},
+        ),
+        ({"type": "auto"}, "auto"),
+        ({"type": "none"}, "none"),
+        ("none", "none"),
+        (None, "auto"),
+    ],
+)
+def test_a_choice_comes_back_in_the_words_of_typed_clients(
+    live: Live, engine: ScriptedEngine, choice: Any, told: Any
+) -> None:
+    engine.reply = encode(CALLING)
+    body = {"model": "scripted", "input": QUESTION, "tools": [WEATHER], "tool_choice": choice}
+    status, _, answer = live.request("POST", "/v1/responses", {**body, "max_output_tokens": 2})
+    assert (status, json.loads(answer)["tool_choice"]) == (200, told)
+    TypeAdapter(Response).validate_python(json.loads(answer))
+
+
+def test_pictures_as_they_are_sent_are_what_is_asked_for(live: Live) -> None:
+    for asked, status in (("auto", 200), ("disabled", 200), ("enabled", 400)):
+        body = {"input": QUESTION, "image": {"context_compression": asked}, "max_output_tokens": 2}
+        assert live.request("POST", "/v1/responses", body)[0] == status
 
 
 def test_log_probabilities_stand_beside_the_text(
