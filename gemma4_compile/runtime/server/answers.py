@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from gemma4_compile.runtime.engine.generation import Generation
 from gemma4_compile.runtime.reply.declared_values import as_declared
 from gemma4_compile.runtime.reply.reply import Event, ReasoningDelta, TextDelta
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.server.custom_tools import custom_text
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.types import JsonObject
 
@@ -64,11 +65,13 @@ class ChatAnswer:
     ----------
     note : what the client should know, besides the answer; or None
     tools : declarations, whose types calls are given out with
+    custom : names of those whose calls are given out as a text
     """
 
     model: str
     note: str | None = None
     tools: Sequence[Mapping[str, object]] = ()
+    custom: Set[str] = frozenset()
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     _calls: dict[int, int] = field(default_factory=dict)
@@ -137,7 +140,8 @@ class ChatAnswer:
         return self._object("chat.completion.chunk", []) | {"usage": usage(generations)}
 
     def _call(self, call: ToolCall) -> JsonObject:
-        return _call(as_declared(call, self.tools))
+        declared = as_declared(call, self.tools)
+        return _call(declared, is_custom=declared.name in self.custom)
 
     @staticmethod
     def _logprobs(logprobs: ReplyLogprobs | None, tokens: int) -> JsonObject | None:
@@ -245,12 +249,11 @@ def _object(answer: Answer, kind: str, choices: list[JsonObject]) -> JsonObject:
     return values if answer.note is None else values | {"note": answer.note}
 
 
-def _call(call: ToolCall) -> JsonObject:
-    return {
-        "id": call.call_id or f"call_{uuid.uuid4().hex}",
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments_json()},
-    }
+def _call(call: ToolCall, *, is_custom: bool) -> JsonObject:
+    kind, told = "function", {"name": call.name, "arguments": call.arguments_json()}
+    if is_custom:
+        kind, told = "custom", {"name": call.name, "input": custom_text(call)}
+    return {"id": call.call_id or f"call_{uuid.uuid4().hex}", "type": kind, kind: told}
 
 
 Answer = ChatAnswer | TextAnswer

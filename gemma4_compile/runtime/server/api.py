@@ -54,7 +54,7 @@ class _Api:
         most = self._exchange.limits.messages
         parsed = read_chat_request(body, model.defaults, most, ignored)
         asked = await self._exchange.chat(request, parsed, ignored)
-        answer = ChatAnswer(model.name, asked.note, parsed.tools)
+        answer = ChatAnswer(model.name, asked.note, parsed.tools, parsed.custom)
         return await _answer(request, parsed, asked.replies, answer)
 
     async def complete(self, request: HttpRequest) -> Response:

@@ -1,4 +1,4 @@
-"""Messages and tool declarations of a chat request."""
+"""Messages of a chat request, and what is asked of its tools."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.begun import BEGINS
 from gemma4_compile.runtime.server.call_arguments import read_arguments
 from gemma4_compile.runtime.server.call_ids import CallIds
+from gemma4_compile.runtime.server.custom_tools import custom_arguments
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.media import GivenMedium, check_count
 from gemma4_compile.runtime.server.media_parts import kind_of_part, read_medium, unserved_type
@@ -44,9 +45,8 @@ _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal"
 _THOUGHTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "text"}
 # As `gemma4_compile.runtime.reply.tool_calls` reads it; without what a control token may hold.
 _TOOL_NAME = re.compile(r"(?!.*(?:<\||\|>))[^\s{}()\[\],'\"=]{1,256}")
-_DECLARED = {"description", "name", "parameters", "response", "strict"}
 CHOICES = ("any", "auto", "none", "required")
-_KINDS = ("function", "tool")
+_KINDS = ("custom", "function", "tool")
 _CALLED_NAME = re.compile(r"[^\s{}]+")
 
 
@@ -199,51 +199,20 @@ def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
         calls.append(ToolCall(called_name(function), read_arguments(function)))
     for index, entry in enumerate(fields.get("tool_calls", list, [])):
         call = fields.inner(f"tool_calls[{index}]", entry)
-        call.only("type", ("", "function"), "only functions are served")
+        call.only("type", ("", "custom", "function"), "only functions are served")
+        call_id = call.get("id", str, "")
+        if call.raw("type") == "custom":
+            call.skip_unknown({"custom", "id", "index", "type"}, {})
+            custom = call.inner("custom", call.need("custom", dict))
+            custom.skip_unknown({"input", "name"}, asks.CALLED)
+            given = custom_arguments(custom.need("input", str))
+            calls.append(ToolCall(called_name(custom), given, call_id))
+            continue
         call.skip_unknown({"function", "id", "index", "type"}, asks.CALL)
         function = call.inner("function", call.need("function", dict))
         function.skip_unknown({"arguments", "name"}, asks.CALLED)
-        call_id = call.get("id", str, "")
         calls.append(ToolCall(called_name(function), read_arguments(function), call_id))
     return tuple(calls)
-
-
-def read_tools(fields: Fields) -> tuple[Mapping[str, object], ...]:
-    """Read `tools`: declarations of functions, as chat templates take them."""
-    entries = fields.get("tools", list, [])
-    if len(entries) > MAX_TOOLS:
-        raise fields.error("tools", f"expected at most {MAX_TOOLS}, found {len(entries)}")
-    tools = []
-    for index, entry in enumerate(entries):
-        tool = fields.inner(f"tools[{index}]", entry)
-        tool.only("type", ("function",), "only functions are served")
-        known, inner = {"function", "type"}, tool.raw("function")
-        if isinstance(inner, Mapping) and inner.get("name") == tool.raw("name"):
-            known.add("name")  # said twice
-        tool.skip_unknown(known, asks.TOOL)
-        function = tool.inner("function", tool.need("function", dict))
-        function.skip_unknown(_DECLARED, asks.DECLARED)
-        declared: dict[str, object] = {
-            "name": tool_name(function),
-            "description": function.get("description", str, ""),
-        }
-        if function.has("parameters"):
-            declared["parameters"] = function.get("parameters", dict)
-        if function.has("response"):  # what is returned: Gemma's templates tell the model
-            declared["response"] = function.get("response", dict)
-        tools.append({"type": "function", "function": declared})
-    return tuple(tools)
-
-
-def read_strict(fields: Fields) -> frozenset[str]:
-    """Names of the tools with `strict`, as `followed` has them."""
-    names = set()
-    for index, entry in enumerate(fields.get("tools", list, [])):
-        tool = fields.inner(f"tools[{index}]", entry)
-        function = tool.inner("function", tool.need("function", dict))
-        if function.get("strict", bool, False):
-            names.add(tool_name(function))
-    return followed(fields, names, "tools[].function.strict")
 
 
 def followed(fields: Fields, names: Collection[str], place: str) -> frozenset[str]:
@@ -341,7 +310,9 @@ def _chosen(named: Fields, tools: Tools, kinds: Collection[str]) -> Tools:
     if named.raw("type") not in (None, *kinds):
         raise named.error("type", "only functions are served", code="unsupported_value")
     function = named
-    if named.has("function") or not named.has("name"):
+    if named.has("custom"):
+        function = named.inner("custom", named.get("custom", dict))
+    elif named.has("function") or not named.has("name"):
         function = named.inner("function", named.need("function", dict))
     name = tool_name(function)
     return declared_tool(function, name, tools)

@@ -12,14 +12,13 @@ from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.sampling.sampling import PENALTIES, SamplingOptions
 from gemma4_compile.runtime.server import asks, thinking
 from gemma4_compile.runtime.server.begun import check_beside_begun, split_begun
+from gemma4_compile.runtime.server.chat_tools import read_custom, read_strict, read_tools
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.media import GivenMedium
 from gemma4_compile.runtime.server.messages import (
     declare,
     read_messages,
-    read_strict,
     read_tool_choice,
-    read_tools,
 )
 from gemma4_compile.runtime.server.response_format import read_schema
 
@@ -141,6 +140,7 @@ class ChatRequest(Request):
     declared : the same tools with their schemas written out, as the chat template takes them
     must_call : tools of which the reply must call one; none: it need not
     strict : names of tools whose calls must follow their declaration wherever one is made
+    custom : names of tools whose calls are given out as a text
     several_calls : whether it may call more than once
     media : of the messages, in order, not decoded yet
     begun : what the reply begins with, which the answer does not repeat
@@ -155,6 +155,7 @@ class ChatRequest(Request):
     declared: tuple[Mapping[str, object], ...] = ()
     must_call: tuple[Mapping[str, object], ...] = ()
     strict: frozenset[str] = frozenset()
+    custom: frozenset[str] = frozenset()
     several_calls: bool = True
     begun: str = ""
 
@@ -192,7 +193,7 @@ def read_chat_request(
     others = frozenset() if fields.ignored.strict else thinking.OTHERS.union(asks.LIMITS)
     fields.skip_unknown(_CHAT | others, asks.CHAT)
     fields.only("modalities", ([], ["text"]), "replies are text")
-    tools, must_call, several = read_tool_choice(fields, read_tools(fields))
+    tools, must_call, several = read_tool_choice(fields, read_tools(fields, custom=True))
     messages, media = read_messages(fields, max_messages)
     messages, begun = split_begun(fields, messages)
     thinks, options = thinking.read_thinking(fields)
@@ -207,6 +208,7 @@ def read_chat_request(
         declared=declare(fields, tools),
         must_call=must_call,
         strict=read_strict(fields),
+        custom=read_custom(fields),
         several_calls=several and fields.get("parallel_tool_calls", bool, True),
         thinking=False if begun else thinks,
         template_options=options,

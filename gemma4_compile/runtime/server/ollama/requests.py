@@ -14,6 +14,7 @@ from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server import thinking
 from gemma4_compile.runtime.server.begun import BEGUN, check_beside_begun
 from gemma4_compile.runtime.server.call_arguments import read_arguments
+from gemma4_compile.runtime.server.chat_tools import read_tools
 from gemma4_compile.runtime.server.conversation import Conversation, Part
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.media import GivenMedium
@@ -21,7 +22,6 @@ from gemma4_compile.runtime.server.messages import (
     Tools,
     called_name,
     declare,
-    read_tools,
 )
 from gemma4_compile.runtime.server.ollama import asks
 from gemma4_compile.runtime.server.requests import (

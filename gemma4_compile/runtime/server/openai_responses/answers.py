@@ -11,9 +11,10 @@ from gemma4_compile.runtime.reply.declared_values import as_declared
 from gemma4_compile.runtime.reply.reply import Event, MarkIds, ReasoningDelta
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
+from gemma4_compile.runtime.server.custom_tools import custom_text
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.server.openai_responses.reasoning import ReasoningForm
-from gemma4_compile.runtime.server.openai_responses.tools import ToolForm, custom_text
+from gemma4_compile.runtime.server.openai_responses.tools import ToolForm
 from gemma4_compile.runtime.server.server_sent import named_event
 from gemma4_compile.types import JsonObject
 

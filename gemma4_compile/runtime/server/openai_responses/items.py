@@ -8,6 +8,7 @@ from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.call_arguments import read_arguments
 from gemma4_compile.runtime.server.conversation import Conversation, Part, in_lines
+from gemma4_compile.runtime.server.custom_tools import custom_arguments
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.foreign_tools import leave_out
 from gemma4_compile.runtime.server.messages import called_name
@@ -18,7 +19,7 @@ from gemma4_compile.runtime.server.openai_responses.foreign_calls import (
     result_id,
 )
 from gemma4_compile.runtime.server.openai_responses.reasoning import unseal
-from gemma4_compile.runtime.server.openai_responses.tools import custom_arguments, name_in
+from gemma4_compile.runtime.server.openai_responses.tools import name_in
 
 _ROLES = ("user", "assistant", "system", "developer")
 _SYSTEM = ("system", "developer")

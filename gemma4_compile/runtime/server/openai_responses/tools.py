@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.server.custom_tools import custom_description, custom_parameters
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.foreign_tools import declared_tools
 from gemma4_compile.runtime.server.messages import (
@@ -25,8 +25,6 @@ _CUSTOM = {"description", "format", "name", "type"}
 _SERVED = {"custom", "function", "namespace"}
 _CHOSEN = ("custom", "function", "tool")
 _WHY = "this server brings no tools: only functions are served"
-_INPUT = "input"  # the argument that is the text of a custom tool
-_TEXT = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
 
 
 @dataclass(frozen=True)
@@ -66,17 +64,6 @@ def name_in(namespace: str, name: str) -> str:
     if not namespace:
         return name
     return namespace + ("" if namespace.endswith("__") else "__") + name
-
-
-def custom_arguments(text: str) -> dict[str, object]:
-    """The arguments of a call of a custom tool."""
-    return {_INPUT: text}
-
-
-def custom_text(call: ToolCall) -> str:
-    """The text of such a call, whatever the model made of it."""
-    text = call.arguments.get(_INPUT)
-    return text if isinstance(text, str) else call.arguments_json()
 
 
 def read_tools(fields: Fields) -> DeclaredTools:
@@ -160,17 +147,11 @@ class _Reader:
             self.strict.append(name)
 
     def _add_custom(self, tool: Fields, namespace: str) -> None:
-        """Its grammar is told to the model, which is not bound by it."""
         tool.skip_unknown(_CUSTOM, asks.TOOL)
-        own, lines = tool_name(tool), [tool.get("description", str, "")]
-        form = tool.inner("format", tool.get("format", dict, {}))
-        form.skip_unknown({"definition", "syntax", "type"}, {})
-        if form.get("type", str, "text") != "text":
-            form.ignored.add(form.name("definition"))
-            lines += [f"Grammar of `{_INPUT}`:", form.get("definition", str, "")]
+        own = tool_name(tool)
         name = name_in(namespace, own)
         self.forms[name] = ToolForm(own, namespace, is_custom=True)
-        self._add(name, "\n".join(line for line in lines if line), _TEXT)
+        self._add(name, custom_description(tool), custom_parameters())
 
     def _add(self, name: str, description: str, parameters: Mapping[str, object] | None) -> None:
         function: dict[str, object] = {"name": name, "description": description}

@@ -9,12 +9,12 @@ import pytest
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.tool_calls import ToolCall, parse_tool_call
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.chat_tools import read_tools
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.messages import (
     MAX_TOOLS,
     read_messages,
     read_tool_choice,
-    read_tools,
 )
 
 

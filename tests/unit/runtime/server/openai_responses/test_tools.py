@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.messages import MAX_TOOLS
 from gemma4_compile.runtime.server.openai_responses.tools import (
     DeclaredTools,
     ToolForm,
-    custom_arguments,
-    custom_text,
     name_in,
     read_tools,
 )
@@ -71,14 +68,6 @@ def test_a_namespace_is_in_the_names_of_its_functions() -> None:
     assert note is None
     assert name_in("mcp__x__", "add") == name_in("mcp__x", "add") == "mcp__x__add"
     assert name_in("", "add") == "add"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [(custom_arguments("a\nb"), "a\nb"), ({"input": 3}, '{"input": 3}'), ({}, "{}")],
-)
-def test_the_text_of_a_call_is_what_the_model_made(arguments: Any, text: str) -> None:
-    assert custom_text(ToolCall("f", arguments)) == text
 
 
 @pytest.mark.parametrize(
