@@ -394,7 +394,6 @@ class _Merging:
         if not self._count:
             raise CheckpointError(
                 f"{self.adapter.name} changes nothing of what is compiled",
-                hint="compile with --modalities all, or leave out --adapter"
-                if self._left_out
-                else _FITS,
+                hint="give an adapter of this model, correct what its `target_modules` name, or "
+                "compile with --modalities all",
             )

@@ -69,6 +69,7 @@ _BESIDE_THE_MODEL = frozenset(
     )
 )
 _ALL_LINEAR, _PARAMETERS = "all-linear", "target_parameters"
+_OF_MLX = ("fine_tune_type", "lora_parameters", "lora_layers")  # the last of its first versions
 _NARROWING = ("exclude_modules", "layers_to_transform")
 _LAYER = re.compile(r"(?:^|\.)layers\.([0-9]{1,9})\.")
 _READ = frozenset(
@@ -202,7 +203,8 @@ def read_adapter_config(path: Path) -> AdapterConfig:
 def _check_method(values: Mapping[str, object]) -> None:
     method = values.get("peft_type")
     if method != "LORA":
-        if "fine_tune_type" in values:
+        of_mlx = any(name in values for name in _OF_MLX)
+        if of_mlx:
             found = "an adapter of MLX"
         elif isinstance(method, str):
             found = f"an adapter of the method {printable(method[:_SHOWN_LETTERS])}"
@@ -210,9 +212,9 @@ def _check_method(values: Mapping[str, object]) -> None:
             found = "no adapter of PEFT: `peft_type` is missing"
         raise CheckpointError(
             f"`{ADAPTER_CONFIG}` is of {found}; LoRA (`peft_type` LORA) is merged here"
-            if isinstance(method, str) or "fine_tune_type" in values
+            if isinstance(method, str) or of_mlx
             else f"`{ADAPTER_CONFIG}` is of {found}",
-            hint=_method_hint(method, of_mlx="fine_tune_type" in values),
+            hint=_method_hint(method, of_mlx=of_mlx),
         )
     for name, (why, hint) in _REFUSED.items():
         if values.get(name):

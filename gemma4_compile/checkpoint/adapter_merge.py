@@ -182,7 +182,8 @@ class Merged:
             wanted = read_rows(self.magnitude, begin, end)
             with np.errstate(divide="ignore", invalid="ignore"):  # a row of zeros has no direction
                 rows *= (wanted / np.linalg.norm(rows, axis=1))[:, None]
-        return rows.astype(np.float32)
+        with np.errstate(over="ignore"):  # an infinite weight is told of where it is stored
+            return rows.astype(np.float32)
 
     def _sum(self, begin: int, end: int) -> Float64Array:
         rows = read_rows(self.base, begin, end).astype(np.float64)

@@ -6,7 +6,8 @@ an adapter in them (as training leaves them) and of every wrapper are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gemma4_compile.checkpoint.kinds import MERGE_HINT
@@ -22,6 +23,39 @@ _ROWS = "trainable_tokens_delta"
 _SAVED, _ORIGINAL, _BASE = "modules_to_save", "original_module", "base_layer"
 _DEFAULT = "default"  # what PEFT calls an adapter that nobody named
 _OF_TRAINING = ("trainable_tokens_original", "token_indices")
+
+
+# Names of the same two matrices in files that PEFT does not read either: who writes them, a way.
+_OTHER_PROGRAMS = (
+    (
+        re.compile(r"lora_(?:unet|te\d?|transformer)_|\.lora[_.](?:down|up)\."),
+        "kohya's scripts or old diffusers",
+        "convert it to PEFT's names, or train it with PEFT",
+    ),
+    (
+        re.compile(r"\.lora_[ab](?:\.weight)?$"),
+        "MLX or torchtune",
+        "of MLX, merge it with `mlx_lm.fuse --dequantize`; of torchtune, give what its "
+        "checkpointer writes for PEFT, adapter_model.safetensors with adapter_config.json",
+    ),
+    (
+        re.compile(r"\.adapter\.linear_(?:in|out)\."),
+        "NeMo",
+        "export it with NeMo's `export_ckpt` and the target `hf-peft`",
+    ),
+)
+
+
+def check_is_pefts(names: Iterable[str]) -> None:
+    """Raise CheckpointError for names that another program gives an adapter's tensors."""
+    for name in names:
+        for pattern, who, hint in _OTHER_PROGRAMS:
+            if len(name) <= MAX_NAME and pattern.search(name):
+                raise CheckpointError(
+                    f"tensor `{printable(name)}` has a name of {who}, expected those of PEFT, such "
+                    f"as `...{A[0]}.weight`",
+                    hint=hint,
+                )
 
 
 @dataclass

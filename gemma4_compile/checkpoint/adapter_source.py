@@ -17,11 +17,16 @@ from gemma4_compile.checkpoint.adapter_config import (
     read_adapter_config,
 )
 from gemma4_compile.checkpoint.adapter_merge import is_finite
-from gemma4_compile.checkpoint.adapter_names import AdapterTensors, sort_tensors
+from gemma4_compile.checkpoint.adapter_names import (
+    AdapterTensors,
+    check_is_pefts,
+    sort_tensors,
+)
 from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.checkpoint.files import TOKENIZER_FILE, check_place, read_json
 from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from gemma4_compile.checkpoint.leftovers import without_leftovers
 from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.match import Checkpoint, vocabulary_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo, read_header
@@ -166,7 +171,8 @@ def _check_directory(path: Path) -> None:
 
 
 def _sorted(file: Path) -> AdapterTensors:
-    header = read_header(file)
+    header = without_leftovers(read_header(file))
+    check_is_pefts(header)
     for tensor in header.values():
         if 0 in tensor.shape or not tensor.shape:
             raise CheckpointError(

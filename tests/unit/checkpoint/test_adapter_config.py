@@ -19,6 +19,17 @@ def test_only_what_peft_can_merge_is_to_be_merged(
     assert ("merge_and_unload" in (raised.value.hint or "")) is is_merged
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"fine_tune_type": "dora"}, {"lora_parameters": {"rank": 8}}, {"lora_layers": 16}],
+)
+def test_mlxs_are_called_that(values: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match="an adapter of MLX") as raised:
+        read_adapter_config(tmp_path)
+    assert "mlx_lm.fuse" in str(raised.value.hint)
+
+
 Q_PROJ = "model.language_model.layers.0.self_attn.q_proj"
 
 

@@ -28,3 +28,13 @@ def test_blocks_of_any_size_make_the_same(
     expected = w + 0.5 * a.T.astype(np.float64) @ b[:, 1::2].T
     for begin, end in ((0, 6), (2, 3), (1, 5)):
         np.testing.assert_allclose(merged.read_rows(begin, end), expected[begin:end], rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_weight_beyond_float32_is_infinite_without_a_word(tmp_path: Path) -> None:
+    """It is told of where weights are stored."""
+    large = np.full((1, 1), 1e30, np.float32)
+    write_safetensors(tmp_path / "x.safetensors", {"w": large, "a": large, "b": large}, "float32")
+    tensors = read_header(tmp_path / "x.safetensors")
+    merged = Merged(tensors["w"], (Update(Factor(tensors["b"]), Factor(tensors["a"]), 1.0),))
+    assert np.isinf(merged.read_rows(0, 1)).all()

@@ -170,7 +170,7 @@ REFUSED_TENSORS: dict[str, tuple[dict[str, Any], str]] = {
     "not finite": ({**PAIR, f"{MODULE}.lora_B.weight": B * np.float32(np.nan)}, "finite"),
     "a bias": ({**PAIR, f"{MODULE}.lora_B.bias": B[:, 0]}, "bias"),
     "LoHa": ({f"{MODULE}.hada_w1_a": A}, "no matrix of the model"),
-    "kohya": ({f"{MODULE}.lora_down.weight": A}, "not merged here"),
+    "kohya": ({f"{MODULE}.lora_down.weight": A}, "kohya's scripts"),
     "a layer": ({n.replace("layers.0", "layers.99"): t for n, t in PAIR.items()}, "no matrix"),
     "two": ({**PAIR, f"{MODULE}.lora_A.other.weight": A}, "more tensors than one"),
     "magnitudes": ({**PAIR, f"{MODULE}.lora_magnitude_vector": B[:, 0]}, "`use_dora`"),

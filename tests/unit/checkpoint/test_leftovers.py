@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 
+from gemma4_compile.checkpoint.adapter_source import open_adapters
 from gemma4_compile.checkpoint.leftovers import without_leftovers
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo, read_header, read_rows
 from gemma4_compile.tiny.safetensors_file import write_safetensors
@@ -74,3 +76,21 @@ def test_weights_of_64_bits_are_rounded_to_32(tmp_path: Path) -> None:
     rows = read_rows(read_header(file)["x"], 0, 2)
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, values.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "head", ["v_head.summary.weight", "base_model.model.score.modules_to_save.weight"]
+)
+def test_an_adapters_head_for_another_task_is_left_out(
+    head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a reward or value model; PEFT leaves it out of a model of replies, too."""
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 1}))
+    rows = np.ones((1, 1), np.float32)
+    names = [f"base_model.model.{name}.weight" for name in ("q.lora_A", "q.lora_B")]
+    tensors = dict.fromkeys((*names, head), rows)
+    write_safetensors(tmp_path / "adapter_model.safetensors", tensors, "float32")
+    (opened,) = open_adapters([str(tmp_path)], weights=True, base=None)
+    assert opened.tensors is not None
+    assert not opened.tensors.whole
+    assert f"`{head}` (1 in all) is of a head" in capsys.readouterr().err
