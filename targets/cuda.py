@@ -15,6 +15,7 @@ from gemma4_compile.system import nvidia
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.cuda_intrinsics import LowerCudaIntrinsics
 from gemma4_compile.targets.cuda_launch_bounds import BoundRegisters
+from gemma4_compile.targets.cuda_programmatic import begin_early
 from gemma4_compile.targets.linker import cuda_image, fat_binary, ptx
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
@@ -45,6 +46,7 @@ DEFAULT = TargetSpec(
     tensor_cores=True,
     warpgroups=True,
     has_older_images=True,
+    programmatic_launch=True,
     asked_shared_memory_bytes=128 * 1024,  # of 227 KiB that GPUs with warpgroups have
     architecture=OLDEST_GPU,
     processor=cpu.DEFAULT.processor,
@@ -83,6 +85,7 @@ def link(
     def compile_source(source: str) -> bytes:
         if progress is not None:
             progress(f"compiling the kernels for {spec.architecture} and newer")
+        source = begin_early(source)
         return fat_binary.fat_binary(
             {oldest: ptx.compile_ptx(source, oldest, compiler) for oldest in IMAGES}
         )
@@ -98,5 +101,6 @@ TARGET = Target(
     link,
     cpu.this_machine,
     passes=lambda: (LowerCudaIntrinsics(), BoundRegisters()),
+    source=begin_early,
     check=find_compiler,
 )

@@ -49,6 +49,8 @@ class TargetSpec:
     tensor_cores : whether warps multiply matrices of float16, and of signed bytes
     warpgroups : whether warpgroups multiply matrices of float16
     has_older_images : the library is for GPUs that lack them, too: the host asks before a launch
+    programmatic_launch : kernels say when they need what the one before them made, so that a
+        graph may begin them early on GPUs that can
     asked_shared_memory_bytes : of a thread block whose launch asks for it, beside the above
     simdgroup_matrices : whether simdgroups multiply matrices of float16 by Metal's functions
     tensor_operations : whether those of a threadgroup multiply its tiles by Metal 4's
@@ -94,6 +96,7 @@ class TargetSpec:
     tensor_cores: bool = False
     warpgroups: bool = False
     has_older_images: bool = False
+    programmatic_launch: bool = False
     asked_shared_memory_bytes: int = 0
     simdgroup_matrices: bool = False
     tensor_operations: bool = False

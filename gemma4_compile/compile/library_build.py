@@ -197,6 +197,7 @@ def _metadata(build: Compilation) -> JsonObject:
         client_texts=client_texts(build.config, build.target.device),
         work=_step_work(build),
         rows_as_chunks=_reads_rows_as_chunks(build),
+        programmatic_launch=build.target.programmatic_launch,
     )
 
 

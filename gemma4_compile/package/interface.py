@@ -23,6 +23,8 @@ LONGEST_TEXT = "max_tokens"  # of EMBEDDING, in the chat config
 """Field of the metadata, and of the provenance, of an encoder: what `embedding_entry` makes."""
 ROWS_AS_CHUNKS = "rows_as_chunks"
 """Where rows beside those of other sequences have the logits of a chunk's, to the last bit."""
+PROGRAMMATIC_LAUNCH = "programmatic_launch"
+"""Where kernels say themselves when they need what the one before them made."""
 DRAFTER = "drafter"
 DROPS_PADDING = "drops_padding"  # of the provenance: the page may hand over fewer blocks
 DEVICE = "device"  # of the provenance, where the target is not named for it
@@ -214,11 +216,12 @@ def library_metadata(
     client_texts: int | None = None,
     work: StepWork | None = None,
     rows_as_chunks: bool = False,
+    programmatic_launch: bool = False,
 ) -> JsonObject:
     """Result of the library's `_metadata`, which the client and our runtime call.
 
     `embedding` : `embedding_entry` of an encoder; `client_texts` : of a call of the client's to it;
-    `rows_as_chunks` : as of ROWS_AS_CHUNKS
+    `rows_as_chunks`, `programmatic_launch` : as of ROWS_AS_CHUNKS, PROGRAMMATIC_LAUNCH
     """
     adapters = adapter_dtypes(media)
     offered = tasks(media, embeds=embedding is not None)
@@ -242,6 +245,7 @@ def library_metadata(
         **({} if embedding is None else {EMBEDDING: embedding}),
         **({} if work is None else {STEP_WORK: work.to_json()}),
         **({ROWS_AS_CHUNKS: True} if rows_as_chunks else {}),
+        **({PROGRAMMATIC_LAUNCH: True} if programmatic_launch else {}),
         **({} if client_texts is None else {"max_batch_size": client_texts}),
         "artifact": {
             "schema": "mlc.compiled-program",

@@ -181,6 +181,18 @@ def refused_later(package: Path) -> None:
     assert CUDA.alive == alive
 
 
+def programmatic(package: Path, generation: str, expected: str) -> None:
+    """Kernels of graphs begin early on Hopper, and nowhere else."""
+    CUDA.set_generation(int(generation))
+    engine = Engine.open(package)
+    engine.prefill(PROMPT)
+    assert not any(launch.begins_early for launch in launches_of(lambda: add(engine, 4)).direct)
+    step = launches_of(lambda: add(engine, 4))
+    early = [launch.begins_early for launch in step.replayed]
+    assert len(early) > 50
+    assert early == [False] + [bool(int(expected))] * (len(early) - 1)
+
+
 def wrong_values(package: Path) -> None:
     """A graph whose logits differ in a bit is not used."""
     engine = Engine.open(package)

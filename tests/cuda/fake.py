@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -52,13 +53,28 @@ def libraries() -> Path:
 
 
 def ptx_of(source: str) -> bytes:
-    """What the fake driver reads of PTX: the kernels' names, and how many parameters they take."""
+    """What the fake driver reads of PTX: the kernels' names, and how many parameters they take.
+
+    Behind them, that a kernel waits for the end of the one before it.
+    """
+    waiting = set(_waiting(source))
     entries = [
         f".visible .entry {name}({', '.join(['.param'] * len(parameters.split(',')))})"
+        + (" waits" if name in waiting else "")
         for name, parameters in KERNEL.findall(source)
     ]
     assert len(entries) == source.count("__global__ void"), "a kernel in another form"
     return "\n".join([".version 9.0", *entries]).encode()
+
+
+def _waiting(source: str) -> Iterator[str]:
+    """The kernels that wait for the end of the one before them."""
+    name = ""
+    for line in source.splitlines():
+        if (head := KERNEL.match(line)) and line.endswith("{"):
+            name = head[1]
+        if "griddepcontrol.wait" in line:
+            yield name
 
 
 def replace_compiler(patch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ enum { kRelaxed = 2 };
 typedef struct {
   char name[192];
   int params;
+  int waits; /* for the end of the kernel before, so that it may begin early */
 } Kernel;
 
 typedef struct {
@@ -35,6 +36,7 @@ typedef struct {
   uint32_t dims[7];
   uint64_t params[MAX_PARAMS];
   int from_graph;
+  int begins_early;
   void* to; /* of a copy, which has no kernel */
   const void* from;
   size_t size;
@@ -56,7 +58,12 @@ static Launch* log_of_launches;
 static size_t log_count;
 static Stream* capturing; /* one capture at a time is enough here */
 static char failing[64];
-static int graphs_alive, execs_alive, streams_alive, events_alive, corrupting;
+typedef struct {
+  unsigned char from_port, to_port, type, reserved[5];
+} Edge;
+
+static int graphs_alive, execs_alive, streams_alive, events_alive, corrupting, capability = 9;
+static void* removed; /* end of the edge that was removed last */
 static int64_t uploads, downloads, bytes_alive, host_bytes_alive;
 static int64_t handles_alive[4], reserved_bytes, mapped_bytes; /* handles by their place */
 static size_t free_bytes = (size_t)1 << 36;
@@ -68,6 +75,7 @@ static size_t free_bytes = (size_t)1 << 36;
 
 void fake_fail(const char* function) { snprintf(failing, sizeof(failing), "%s", function); }
 void fake_corrupt(int on) { corrupting = on; }
+void fake_capability(int major) { capability = major; }
 void fake_clear(void) { log_count = 0, uploads = 0, downloads = 0; }
 int64_t fake_launches(void) { return (int64_t)log_count; }
 int64_t fake_uploads(void) { return uploads; }
@@ -82,6 +90,7 @@ int fake_alive(void) { return graphs_alive + execs_alive + streams_alive + event
 int fake_capturing(void) { return capturing != NULL; }
 const char* fake_name(int64_t i) { return log_of_launches[i].kernel->name; }
 int fake_from_graph(int64_t i) { return log_of_launches[i].from_graph; }
+int fake_begins_early(int64_t i) { return log_of_launches[i].begins_early; }
 int fake_param_count(int64_t i) { return log_of_launches[i].kernel->params; }
 uint64_t fake_param(int64_t i, int j) { return log_of_launches[i].params[j]; }
 uint32_t fake_dim(int64_t i, int j) { return log_of_launches[i].dims[j]; }
@@ -126,6 +135,7 @@ int cuModuleLoadData(void** module, const char* binary) {
     Kernel* kernel = &kernels[kernel_count++];
     snprintf(kernel->name, sizeof(kernel->name), "%.*s", (int)strcspn(at, "( \n\t"), at);
     kernel->params = 0;
+    kernel->waits = strncmp(close, ") waits", 7) == 0;
     for (const char* p = open; (p = strstr(p, ".param")) != NULL && p < close; ++p)
       ++kernel->params;
     if (kernel->params > MAX_PARAMS || kernel_count == MAX_KERNELS) abort();
@@ -241,7 +251,10 @@ int cuMemSetAccess(uint64_t at, size_t size, const Access* access, size_t count)
 int cudaGetDevice(int* device) { return *device = 0, kSuccess; }
 int cudaSetDevice(int device) { return kSuccess; }
 int cudaGetDeviceCount(int* count) { return *count = 1, kSuccess; }
-int cudaDeviceGetAttribute(int* value, int attribute, int device) { return *value = 32, kSuccess; }
+int cudaDeviceGetAttribute(int* value, int attribute, int device) {
+  *value = attribute == 75 ? capability : attribute == 76 ? 0 : 32; /* its major and minor number */
+  return kSuccess;
+}
 int cudaGetDeviceProperties(void* properties, int device) { return kCaptureUnsupported; }
 int cudaRuntimeGetVersion(int* version) { return *version = 13000, kSuccess; }
 int cudaGetLastError(void) { return kSuccess; }
@@ -335,6 +348,25 @@ int cudaGraphGetNodes(Graph* graph, void** nodes, size_t* count) {
     for (size_t i = 0; i < *count; ++i) nodes[i] = &graph->launches[i];
   }
   return *count = graph->count, kSuccess;
+}
+/* Nodes are one after the other. */
+int cudaGraphGetEdges(Graph* graph, void** starts, void** ends, Edge* edges, size_t* count) {
+  size_t between = graph->count ? graph->count - 1 : 0;
+  for (size_t i = 0; starts && i < between; ++i) {
+    starts[i] = &graph->launches[i], ends[i] = &graph->launches[i + 1];
+    edges[i] = (Edge){0};
+  }
+  return *count = between, kSuccess;
+}
+int cudaGraphRemoveDependencies(Graph* graph, void** start, void** end, Edge* edge, size_t count) {
+  return removed = *end, kSuccess;
+}
+int cudaGraphAddDependencies(Graph* graph, Launch** start, Launch** end, Edge* edge, size_t count) {
+  FAILS(1);
+  if (removed != *end || *end != *start + 1 || count != 1) return 1;
+  if (!(*start)->kernel->waits || !(*end)->kernel->waits) return 1;
+  if (edge->from_port != 1 || edge->to_port || edge->type != 1) return 1;
+  return (*end)->begins_early = 1, kSuccess;
 }
 int cudaGraphNodeGetType(void* node, int* type) {
   *type = strcmp(failing, __func__) == 0 || !((Launch*)node)->kernel; /* a copy, or a kernel */

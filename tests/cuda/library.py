@@ -16,11 +16,13 @@ class Launch:
     kernel : name, grid, block and shared memory
     params : as 64 bits each
     from_graph : whether a graph made it
+    begins_early : by an edge of the graph that does not wait for the end of the one before
     """
 
     kernel: tuple[Any, ...]
     params: tuple[int, ...]
     from_graph: bool
+    begins_early: bool
 
 
 class FakeCuda:
@@ -46,7 +48,8 @@ class FakeCuda:
         dims = (library.fake_dim(i, j) for j in range(7))
         params = (library.fake_param(i, j) for j in range(library.fake_param_count(i)))
         name = library.fake_name(i).decode()
-        return Launch((name, *dims), tuple(params), bool(library.fake_from_graph(i)))
+        found = bool(library.fake_from_graph(i)), bool(library.fake_begins_early(i))
+        return Launch((name, *dims), tuple(params), *found)
 
     def clear(self) -> None:
         """Forget launches and copies."""
@@ -59,6 +62,10 @@ class FakeCuda:
     def corrupt(self, on: bool) -> None:
         """Let graphs compute something else."""
         self._library.fake_corrupt(int(on))
+
+    def set_generation(self, major: int) -> None:
+        """Let the GPU have this compute capability."""
+        self._library.fake_capability(major)
 
     def set_free(self, count: int) -> None:
         """Let so many bytes of the device be free, whatever is allocated."""

@@ -32,6 +32,7 @@ from gemma4_compile.runtime.check.shares import Yardstick
 from gemma4_compile.runtime.device import metal_launcher, metal_tensors
 from gemma4_compile.runtime.device.cuda_graph import SWITCH as CUDA_GRAPHS
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.programmatic_launch import SWITCH as PROGRAMMATIC_LAUNCH
 from gemma4_compile.runtime.embedding.embedder import Embedder
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.joint_rounds import RIDERS
@@ -48,6 +49,7 @@ VARIABLES = (
     CUDA_GRAPHS,
     "GEMMA4_WARPGROUPS",  # libraries ask for it by themselves
     JOINT_ROUNDS,
+    PROGRAMMATIC_LAUNCH,
     RIDERS,
     metal_launcher.SWITCH,
     metal_launcher.LAUNCHES,

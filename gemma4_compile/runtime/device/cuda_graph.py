@@ -25,6 +25,7 @@ import tvm_ffi
 
 from gemma4_compile.runtime.device.cuda_runtime import DEFAULT_STREAM, CudaError, CudaRuntime
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.programmatic_launch import begin_early
 
 SWITCH = "GEMMA4_CUDA_GRAPHS"
 """Environment variable; 0 leaves graphs off."""
@@ -91,8 +92,14 @@ class Watch:
     It must not refer to the machine, which refers to it: such a cycle would never be freed.
     """
 
-    def __init__(self, copier: Copier | None = None) -> None:
-        """Take what else is told of each call, whose copies may be in a graph."""
+    def __init__(self, copier: Copier | None = None, *, programmatic: bool = False) -> None:
+        """Take what else is told of each call, whose copies may be in a graph.
+
+        Parameters
+        ----------
+        programmatic : whether the machine's kernels may begin before the last one has ended
+        """
+        self.programmatic = programmatic
         self._kept: list[object] | None = None
         self._unknown = ""
         self._copier = copier
@@ -187,6 +194,8 @@ def record(
                 ended = cuda.code("cudaStreamEndCapture", stream, ctypes.byref(graph))
             cuda.check("cudaStreamEndCapture", ended)
         kernels = _count_kernels(cuda, graph, watch.copies - copied)
+        if watch.programmatic:
+            begin_early(cuda, graph, lambda node: _type(cuda, node) == _KERNEL)
         executable = cuda.make("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
     except NotRecordableError:
         raise
@@ -222,17 +231,22 @@ def _count_kernels(cuda: CudaRuntime, graph: ctypes.c_void_p, copies: int) -> in
     cuda.call("cudaGraphGetNodes", graph, nodes, ctypes.byref(count))
     kernels = 0
     for node in nodes:
-        kind = ctypes.c_int()
-        cuda.call("cudaGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
-        if kind.value == _COPY and copies:
+        kind = _type(cuda, ctypes.c_void_p(node))
+        if kind == _COPY and copies:
             copies -= 1
-        elif kind.value == _KERNEL:
+        elif kind == _KERNEL:
             kernels += 1
         else:
-            raise NotRecordableError(f"it holds something else than kernels (type {kind.value})")
+            raise NotRecordableError(f"it holds something else than kernels (type {kind})")
     if not kernels:
         raise NotRecordableError("nothing was launched")
     return kernels
+
+
+def _type(cuda: CudaRuntime, node: ctypes.c_void_p) -> int:
+    kind = ctypes.c_int()
+    cuda.call("cudaGraphNodeGetType", node, ctypes.byref(kind))
+    return kind.value
 
 
 class Replayed(Generic[OutputT]):

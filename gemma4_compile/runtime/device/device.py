@@ -162,7 +162,7 @@ class Device:
                 hint="compile the package with `--target cpu`",
             )
         if device.kind.has_driver:
-            _check_gpu(str(device.ask(_COMPUTE_VERSION)))
+            _check_gpu(device.compute_capability)
         return device
 
     def ask(self, attribute: int) -> object:
@@ -181,6 +181,11 @@ class Device:
         if self.kind.has_launcher:  # whether or not a library has brought it yet
             return "Metal, by the launcher of its libraries"
         return f"{self.ask(_NAME)}, {self.ask(_COMPUTE_VERSION)}"
+
+    @property
+    def compute_capability(self) -> str:
+        """CUDA's number of the GPU's generation, such as ``9.0``; "" for other devices."""
+        return str(self.ask(_COMPUTE_VERSION)) if self.kind.has_driver else ""
 
     @property
     def kind(self) -> DeviceKind:

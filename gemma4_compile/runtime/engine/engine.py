@@ -16,6 +16,7 @@ from gemma4_compile.options.chat import ON_GPU, ON_HOST
 from gemma4_compile.package.interface import ROWS_AS_CHUNKS
 from gemma4_compile.runtime.device.cuda_runtime import CudaError
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.programmatic_launch import is_programmatic
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.expert_cache import ExpertCache
 from gemma4_compile.runtime.engine.expert_placement import (
@@ -176,6 +177,7 @@ class Engine:
         place = PlacedWeights(self.device, self.experts, self.expert_cache)
         params = tvm_ffi.Array(package.load_parameters(metadata, place, progress, stand_ins))
         library = watched(library, described, self.expert_cache)
+        library.programmatic = is_programmatic(described, self.device)
         self.model = model = LoadedModel(
             library=library,
             device=self.device,

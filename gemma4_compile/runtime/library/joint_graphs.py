@@ -44,7 +44,7 @@ class JointGraphs(Generic[CallsT]):
         self.calls = functions(library)
         self._graphs: CallGraphs[CallsT] | None = None
         if graphs:
-            watch = Watch(library.copier)
+            watch = Watch(library.copier, programmatic=library.programmatic)
             try:
                 watched = functions(library.watched(watch))
                 self._graphs = CallGraphs(self.calls, watched, watch, device)

@@ -35,6 +35,7 @@ class NativeLibrary:
     Attributes
     ----------
     copier : what is told of every call, also of those that become a graph; None for nothing
+    programmatic : whether kernels of a graph may begin before the last one has ended
     """
 
     def __init__(self, path: Path, device: Device | None = None) -> None:
@@ -56,6 +57,7 @@ class NativeLibrary:
             ) from error
         self._device = device
         self.copier: Copier | None = None
+        self.programmatic = False
 
     def copied_by(self, copier: Copier) -> NativeLibrary:
         """The same library in a virtual machine, all of whose calls `copier` is told of."""

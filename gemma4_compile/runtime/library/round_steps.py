@@ -231,7 +231,7 @@ def round_steps(
 
     plain = calls(library)
     if graphs:
-        watch = Watch(library.copier)
+        watch = Watch(library.copier, programmatic=library.programmatic)
         try:
             return GraphRounds(plain, calls(library.watched(watch)), watch, device)
         except CudaError as error:

@@ -110,7 +110,11 @@ class GraphSteps:
         vocab_size: int,
     ) -> None:
         """Prepare; CudaError if CUDA's runtime is not to be had."""
-        self._cuda, self._watch, self._device = CudaRuntime(), Watch(library.copier), device
+        self._cuda, self._watch, self._device = (
+            CudaRuntime(),
+            Watch(library.copier, programmatic=library.programmatic),
+            device,
+        )
         self._plain = PlainSteps(library, device, state, params, vocab_size)
         self._watched = PlainSteps(library.watched(self._watch), device, state, params, vocab_size)
         self._graphs: dict[int, _Graphs] = {}

@@ -83,7 +83,7 @@ ITEMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("how", ITEMS)
 def test_each_item_has_what_typed_clients_count_on(how: str) -> None:
     (kept,) = with_ids([ITEMS[how]])
-    (item,) = page_of([kept], {})["data"]  # type: ignore[attr-defined]
+    (item,) = page_of([kept], {})["data"]
     TypeAdapter(ResponseItem).validate_python(item)
     assert item["id"]
     kept_fields = set(ITEMS[how]) - {"arguments", "content", "output"}

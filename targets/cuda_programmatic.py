@@ -1,0 +1,90 @@
+"""Kernels that begin while the one before them ends: Hopper's programmatic dependent launch.
+
+A step is some hundred launches, each of which waits for the one before it, begins its blocks and
+asks memory for its first weights: on a fast GPU that takes as long as the work of the small ones.
+With programmatic edges in a CUDA graph (runtime/device/programmatic_launch.py) a kernel's blocks
+begin when all of those before have begun, and what they ask for first is on its way when they may
+read what the others made.
+
+In the image for `sm_90a` alone the text does something: each kernel lets the next one begin, and
+waits for the one before it ahead of its first access to anything but weights. It takes its pointers
+from that wait, for ptxas moves loads of memory that nothing writes, as it thinks by `__restrict__`,
+ahead of it otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gemma4_compile.errors import TargetError
+
+_HEAD = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)\((.*)\) \{')
+_WEIGHTS = re.compile(r"q_(?:weight|scale)\d*_ptr(?:_\d+)?")
+"""Parameters that no kernel writes, by the names that `weight_layout` gives them."""
+_CHUNKS = ("int8_gemm_", "gemm_", "prefill_attention")
+"""Kernels of a prompt's chunks, which no graph has: pointers from a wait would cost them a few
+per cent."""
+_LOOP = re.compile(r" *for \(int (\w+) = 0; \1 < [1-9]\d*; \+\+\1\) \{")
+_GUARD = "#if defined(__CUDA_ARCH_FEAT_SM90_ALL)"
+_BEGIN_NEXT = '  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");'
+_WAIT = '  asm volatile("griddepcontrol.wait;" : {pointers} : : "memory");'
+
+
+def begin_early(source: str) -> str:
+    """The text of kernels, each of which lets the next begin and waits for the one before it.
+
+    Raises
+    ------
+    TargetError
+        If TVM writes kernels in another form than is read here.
+    """
+    result: list[str] = []
+    lines = iter(source.split("\n"))
+    kernels = 0
+    for line in lines:
+        result.append(line)
+        if head := _HEAD.fullmatch(line):
+            kernels += 1
+            body: list[str] = []
+            for inner in lines:
+                if inner == "}":
+                    break
+                body.append(inner)
+            result += [*_body(head[1], head[2], body), "}"]
+    if kernels != len(re.findall(r"__global__ [^;{]*\{", source)):
+        raise TargetError(
+            "TVM writes kernels for CUDA in a form that is not known here",
+            hint="install the version of apache-tvm that this version requires",
+        )
+    return "\n".join(result)
+
+
+def _body(name: str, parameters: str, body: list[str]) -> list[str]:
+    """A kernel's statements with both calls."""
+    if name.startswith(_CHUNKS):
+        return body
+    pointers = [one.split()[-1] for one in parameters.split(", ") if "*" in one]
+    own = [pointer for pointer in pointers if not _WEIGHTS.fullmatch(pointer)]
+    at = _first_access(body, own)
+    wait = _WAIT.format(pointers=", ".join(f'"+l"({pointer})' for pointer in own))
+    return [_GUARD, _BEGIN_NEXT, "#endif", *body[:at], _GUARD, wait, "#endif", *body[at:]]
+
+
+def _first_access(body: list[str], pointers: list[str]) -> int:
+    """The first statement that names one of the pointers or ends the kernel.
+
+    Every thread gets there: it is none of an `if`, but may be of a loop, which then waits each
+    time; only the first takes long.
+    """
+    named = re.compile(rf"\b(?:{'|'.join(map(re.escape, pointers))}|return)\b")
+    begin = depth = within = 0
+    for i, line in enumerate(body):
+        if depth == within:
+            begin = i
+        depth += line.count("{") - line.count("}")
+        if depth == within + 1 and _LOOP.fullmatch(line):
+            within = depth
+        elif named.search(line):
+            return begin
+        within = min(within, depth)
+    return len(body)

@@ -1,0 +1,81 @@
+"""Where kernels for CUDA let the next one begin, and wait for the one before them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemma4_compile.errors import TargetError
+from gemma4_compile.targets.cuda_programmatic import begin_early
+
+HEAD = 'extern "C" __global__ void __launch_bounds__(64, 1) '
+PARAMETERS = (
+    "half* __restrict__ q_scale0_ptr, uint* __restrict__ q_weight0_ptr, float* y_ptr, int n"
+)
+
+
+def kernel(name: str, *statements: str) -> str:
+    lines = [f"{HEAD}{name}({PARAMETERS}) {{", *(f"  {one}" for one in statements), "}", ""]
+    return "\n".join([f"{HEAD}{name}({PARAMETERS});", *lines])
+
+
+def body_of(text: str) -> list[str]:
+    """The statements; in place of each guarded call its instruction."""
+    lines = text.split("\n")[2:-2]
+    assert lines.count("#if defined(__CUDA_ARCH_FEAT_SM90_ALL)") == lines.count("#endif")
+    kept = (line.strip() for line in lines if not line.startswith("#"))
+    return [line.split('"')[1].rstrip(";") if line.startswith("asm") else line for line in kept]
+
+
+BEGIN, WAIT = "griddepcontrol.launch_dependents", "griddepcontrol.wait"
+
+
+def test_weights_are_asked_for_before_the_wait() -> None:
+    statements = "uint v = q_weight0_ptr[0];", "float s = q_scale0_ptr[0];", "y_ptr[0] = s * v;"
+    found = body_of(begin_early(kernel("int8_gemv_kernel", *statements)))
+    assert found == [BEGIN, *statements[:2], WAIT, statements[2]]
+
+
+def test_what_is_no_weight_is_taken_from_the_wait() -> None:
+    text = begin_early(kernel("int8_gemv_kernel", "y_ptr[0] = q_weight0_ptr[0];"))
+    assert f'"{WAIT};" : "+l"(y_ptr) : : "memory"' in text
+
+
+@pytest.mark.parametrize(
+    ("around", "is_within"),
+    [
+        ("for (int v = 0; v < 3; ++v) {", True),
+        ("for (int v = 0; v < n; ++v) {", False),  # of no round
+        ("if (n < 3) {", False),
+        ("{", False),
+    ],
+)
+def test_every_thread_waits_before_the_first_access(around: str, is_within: bool) -> None:
+    loop = [around, "  int w = q_weight0_ptr[0];", "  y_ptr[0] = w;", "}"]
+    found = body_of(begin_early(kernel("few_row_kernel", "int a = 1;", *loop)))
+    stripped = [line.strip() for line in loop]
+    ahead = stripped[:2] if is_within else []
+    rest = stripped[len(ahead) :]
+    assert found == [BEGIN, "int a = 1;", *ahead, WAIT, *rest]
+
+
+def test_a_loop_over_weights_alone_is_left_behind() -> None:
+    loop = ["for (int v = 0; v < 3; ++v) {", "  int w = q_weight0_ptr[v];", "}"]
+    found = body_of(begin_early(kernel("few_row_kernel", *loop, "y_ptr[0] = 1;")))
+    assert found == [BEGIN, *(line.strip() for line in loop), WAIT, "y_ptr[0] = 1;"]
+
+
+@pytest.mark.parametrize("statement", ["return;", "if (n == 0) { return; }"])
+def test_no_kernel_ends_without_a_wait(statement: str) -> None:
+    found = body_of(begin_early(kernel("few_row_kernel", statement, "y_ptr[0] = 1;")))
+    assert found == [BEGIN, WAIT, statement, "y_ptr[0] = 1;"]
+    assert body_of(begin_early(kernel("nothing_kernel", "int a = 1;")))[-1] == WAIT
+
+
+def test_kernels_of_chunks_stay_as_they_are() -> None:
+    text = kernel("int8_gemm_q4_none_kernel", "y_ptr[0] = 1;")
+    assert begin_early(text) == text
+
+
+def test_a_kernel_in_another_form_is_refused() -> None:
+    with pytest.raises(TargetError, match="in a form that is not known"):
+        begin_early(kernel("one", "y_ptr[0] = 1;").replace('extern "C" ', ""))
