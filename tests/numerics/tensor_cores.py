@@ -229,8 +229,12 @@ SHORT_CHUNKS: tuple[Linear | ExpertLinear, ...] = (
     ),
     int8_linear(CHUNK, WeightLayout(4, F16, GROUP, 1024, (72,)), PACKED),
     *(one for one in PACKED_CHUNKS if isinstance(one, ExpertLinear)),
+    # Minima: a last block of two groups, of one, and of all; rows in splits.
+    int8_linear(CHUNK, test_minima_kernels.minima(2112, 64, 64, 40), PACKED),
+    int8_linear(CHUNK, test_minima_kernels.minima(288, 130), PACKED, Epilogue.GELU_PAIRS.value),
+    int8_linear(CHUNK, test_minima_kernels.minima(1024, 72), PACKED),
 )
-"""Matmuls that have a kernel for short chunks: packings, scales of both widths, epilogues."""
+"""Matmuls that have a kernel for short chunks: packings, minima, scales and epilogues."""
 
 
 def short_chunk_cases() -> Iterator[KernelCase]:

@@ -17,9 +17,9 @@ from gemma4_compile.operators.tir import bind, i32
 from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident
 from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul
+from gemma4_compile.targets.kernels.tiles.short_minima_products import short_weights_of
 from gemma4_compile.targets.kernels.tiles.short_products import (
     ShortRows,
-    ShortWeights,
     multiply_short,
     store_short_sums,
 )
@@ -69,10 +69,14 @@ def multiply_short_chunk(matmul: FewRowMatmul, kernel: ShortChunk, spec: TargetS
         def row_of(row: Expr) -> Expr:
             return tirx.min(first + row, rows - 1) if rows % shape.rows else first + row
 
-        weights = ShortWeights(warp, matmul.weights, first, row_of)
+        weights = short_weights_of(warp, matmul.weights, first, row_of)
+
+        def row_of_x(row: Expr) -> Expr:
+            return begin + tirx.min(row, count - 1)
+
         # Sums of rows of x that there are not are not stored.
-        left = ShortRows(warp, matmul.x, None, lambda i: begin + tirx.min(i, count - 1), layout)
-        sums = multiply_short(warp, weights, left, layout.dtype == "float16")
+        left = ShortRows(warp, matmul.x, count, row_of_x, layout, has_all_blocks=True)
+        sums = multiply_short(warp, weights, left)
 
         def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
             matmul.store(bind(begin + i), bind(first + row), added)

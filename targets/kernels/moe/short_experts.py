@@ -10,9 +10,9 @@ from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.tir import bind, i32, when
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident
 from gemma4_compile.targets.kernels.moe.expert_tiles import ExpertTiles
+from gemma4_compile.targets.kernels.tiles.short_minima_products import short_weights_of
 from gemma4_compile.targets.kernels.tiles.short_products import (
     ShortRows,
-    ShortWeights,
     multiply_short,
     store_short_sums,
 )
@@ -44,7 +44,7 @@ def multiply_short_experts(args: ExpertTiles, shape: ShortShape, spec: TargetSpe
         with when(tile.is_needed):  # the same for a block
             count = bind(tile.end - tile.begin)
             warp, block = Warp(shape, thread), Block(thread, shape.threads, spec.simd_width)
-            weights = ShortWeights(warp, args.weights, tile.base, tile.row_of_w)
+            weights = short_weights_of(warp, args.weights, tile.base, tile.row_of_w)
             left = ShortRows(warp, args.x, count, tile.row_of_x, layout)
-            sums = multiply_short(warp, weights, left, layout.dtype == "float16")
+            sums = multiply_short(warp, weights, left)
             store_short_sums(warp, block, sums, count, tile.finish)

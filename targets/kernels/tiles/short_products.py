@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -40,6 +41,7 @@ from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     SUMS,
     WARP,
     M,
+    add_scaled,
     address,
     begin_copy,
     copy_half_piece,
@@ -48,6 +50,7 @@ from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     load_half_piece,
     multiply_add_group,
     shared_pieces,
+    sum_rows,
     wait_for_copies,
     warp_barrier,
 )
@@ -58,7 +61,14 @@ PAIR = 2  # neighbouring rows of the matrix that a lane has sums of
 
 
 class ShortWeights(Weights):
-    """The matrix as the other side: a lane decodes of one row, and scales two others."""
+    """The matrix as the other side: a lane decodes of one row, and scales two others.
+
+    Attributes
+    ----------
+    has_minima : whether groups have a minimum
+    """
+
+    has_minima: ClassVar[bool] = False
 
     def _load_scales(self, begin: int) -> None:
         warp, shape, size = self._warp, self._warp.shape, HALF_BYTES // self._warp.shape.scale_bytes
@@ -74,6 +84,11 @@ class ShortWeights(Weights):
     def _scale_rows(self) -> int:
         return PAIR
 
+    @property
+    def is_exact(self) -> bool:
+        """See `multiply_add_group`."""
+        return self._reader.layout.dtype == "float16"
+
     def words(self, tile: int, index: int) -> list[Expr]:
         """A loaded group's bytes of the lane's row, less the zero point."""
         packing = self._reader.layout.products
@@ -88,6 +103,10 @@ class ShortWeights(Weights):
         places = [(tile * PAIR + k) * self._loaded + at for k in range(PAIR)]
         return [as_f32(self._scales[place]) for place in places]
 
+    def minima(self, tile: int, index: int) -> list[Expr]:
+        """A loaded group's minima of them, if groups have one."""
+        return []
+
 
 class ShortRows:
     """A warp's x: words and scales of its rows of some groups, which it copies to shared memory.
@@ -98,8 +117,8 @@ class ShortRows:
     Parameters
     ----------
     x : words and scales
-    count : rows that there may be too few of for the last blocks of 16, which are then left out;
-        None where all blocks have some
+    count : rows that there are; others are not read, and what stands in their places is anything
+    has_all_blocks : whether there are rows for each block of 16; others are left out
     row_of : from a row of the block to one of x; some that exists where there is none
     layout : of the weights: the order of their channels
     """
@@ -108,13 +127,15 @@ class ShortRows:
         self,
         warp: Warp,
         x: Sequence[Buffer],
-        count: Expr | None,
+        count: Expr,
         row_of: RowOf,
         layout: WeightLayout,
+        has_all_blocks: bool = False,
     ) -> None:
         shape = warp.shape
         assert isinstance(shape, ShortShape), "a shape with rows of x"
         self._warp, self.shape, self._count = warp, shape, count
+        self._has_all_blocks = has_all_blocks
         self.blocks = shape.x_rows // M
         self._words_of_x, self._scales_of_x = x
         self._interleaved = layout.products.interleaved
@@ -143,7 +164,7 @@ class ShortRows:
     def has(self, row: int) -> AbstractContextManager[object]:
         """Leaves out rows of a block without any, which is the same in all threads."""
         block = row // M
-        if self._count is None or not block:
+        if self._has_all_blocks or not block:
             return nullcontext()
         return when(self._count > block * M)
 
@@ -159,7 +180,7 @@ class ShortRows:
         if shape.is_ragged:
             piece = bind(tirx.min(piece, last))
         for turn, row in enumerate(self._rows):
-            with self.has(turn * self._step):
+            with when(self._place + turn * self._step < self._count):
                 source = address(self._words_of_x, row, piece * PIECE_WORDS)
                 to = address(self._memory, bind(self._at(place, turn)))
                 begin_copy(address(self._waiting, turn * PIECE_WORDS), to, source)
@@ -226,15 +247,12 @@ class ShortRows:
             store(self._pair, tirx.Select(is_first, self._both[0], self._both[1]), part)
 
 
-def multiply_short(warp: Warp, weights: ShortWeights, rows: ShortRows, is_exact: bool) -> Buffer:
-    """A warp's sums over its channels: of each tile two rows, for every eighth row of x.
-
-    Parameters
-    ----------
-    is_exact : see `multiply_add_group`
-    """
+def multiply_short(warp: Warp, weights: ShortWeights, rows: ShortRows) -> Buffer:
+    """A warp's sums over its channels: of each tile two rows, for every eighth row of x."""
     shape, sums = warp.shape, local((rows.blocks * warp.shape.tiles * SUMS,))
     right, columns = local((shape.tiles * B_WORDS,), "uint32"), local((shape.tiles * PAIR,))
+    offsets = local((shape.tiles * PAIR,)) if weights.has_minima else None
+    row_sums = local((HALVES,)) if weights.has_minima else None
     for index in range(rows.blocks * shape.tiles * SUMS):
         store(sums, f32(0.0), index)
 
@@ -244,13 +262,20 @@ def multiply_short(warp: Warp, weights: ShortWeights, rows: ShortRows, is_exact:
                 store(right, value, tile * B_WORDS + at)
             for k, scale in enumerate(weights.scales(tile, index)):
                 store(columns, scale, tile * PAIR + k)
+            if offsets is not None:
+                for k, minimum in enumerate(weights.minima(tile, index)):
+                    store(offsets, -minimum, tile * PAIR + k)
         for block in range(rows.blocks):
             with rows.has(block * M):
                 left, own = rows.operand(place, block, index)
+                if row_sums is not None:
+                    sum_rows(address(row_sums, 0), left, own)
                 for tile in range(shape.tiles):
                     b = address(right, tile * B_WORDS), address(columns, tile * PAIR)
                     to = address(sums, (block * shape.tiles + tile) * SUMS)
-                    multiply_add_group(to, left, b[0], own, b[1], is_exact)
+                    multiply_add_group(to, left, b[0], own, b[1], weights.is_exact)
+                    if offsets is not None and row_sums is not None:
+                        add_scaled(to, address(row_sums, 0), address(offsets, tile * PAIR))
 
     first = bind(tirx.min(warp.part, shape.steps - 1))
     weights.read(first)

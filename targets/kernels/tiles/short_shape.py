@@ -79,7 +79,7 @@ def short_shape(
     x_rows : of a block: 16 or 32
     experts : that have as many rows and are multiplied at the same time; 0 where it is no expert's
     """
-    if not takes_tensor_cores(layout) or isinstance(layout, MinimaLayout):
+    if not takes_tensor_cores(layout):
         return None
     step = gcd(ROW_ALIGNMENT, *layout.split_rows[:-1]) if len(layout.split_rows) > 1 else 0
     fitting = [
@@ -97,12 +97,20 @@ def _shapes(
     layout: WeightLayout, rows: int, x_rows: int, spec: TargetSpec, experts: int
 ) -> Iterator[ShortShape]:
     """Of each number of tiles and bands the blocks of any number of warps."""
-    scale_bytes, tuning = 2 if layout.dtype == "float16" else 4, spec.tuning.short_chunks
+    minima, tuning = isinstance(layout, MinimaLayout), spec.tuning.short_chunks
+    scale_bytes = 2 if minima or layout.dtype == "float16" else 4
     most = tuning.expert_warps if experts else tuning.warps
     for tiles in TILES:
         for bands in BANDS:
             one = ShortShape(
-                tiles, 1, layout.bits, scale_bytes, layout.cols // GROUP, bands, x_rows=x_rows
+                tiles,
+                1,
+                layout.bits,
+                scale_bytes,
+                layout.cols // GROUP,
+                bands,
+                minima=minima,
+                x_rows=x_rows,
             )
             held = _held(one, rows, spec, max(1, experts))
             for warps in range(1, min(one.steps, most // bands) + 1):
