@@ -37,7 +37,7 @@ def with_minima(cols: int, rows: tuple[int, ...], **fields: Any) -> Linear:
 
 def spec_of(tile: int) -> TargetSpec:
     spec = emulator.WARPGROUPS
-    size = replace(spec.tuning.warpgroups, tiles=((tile, 1),), min_rows=20)
+    size = replace(spec.tuning.warpgroups, tiles=((tile, 1),), min_rows=20, few_rows=20)
     return replace(spec, tuning=replace(spec.tuning, warpgroups=size))
 
 
@@ -76,6 +76,20 @@ def test_every_kernel_computes_its_definition(
     library = link_cases([case], spec, tmp_path)
     with emulator.memory_of_cuda(spec):
         emulated = EmulatedCases.load([case], metal_device, library)
+        for order in ORDERS:
+            emulated.check(order)
+
+
+def test_fewer_rows_have_the_smaller_tile(metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
+    """On either side of what a block of it takes: the host chooses among three kernels."""
+    spec = spec_of(192)
+    size = replace(spec.tuning.warpgroups, tiles=((192, 200), (128, 155)), multiprocessors=2)
+    assert (size.tile(2), size.small_tile(2)) == (192, (128, 128))
+    spec = replace(spec, tuning=replace(spec.tuning, warpgroups=size))
+    cases = [make_case(with_minima(128, (140,)), rows, rows=rows) for rows in (19, 128, 129)]
+    library = link_cases(cases, spec, tmp_path)
+    with emulator.memory_of_cuda(spec):
+        emulated = EmulatedCases.load(cases, metal_device, library)
         for order in ORDERS:
             emulated.check(order)
 

@@ -31,7 +31,7 @@ _COMPARED_BYTES = 2**26  # of arguments that a kernel must leave alone
 _FEWER = 2
 """Rows that a function of a few is tried with, too: it may have another kernel for as few."""
 _HAS_FEWER = ("linear", "split_attention")
-CHUNK_ROWS = (7, 19, 100, 200)
+CHUNK_ROWS = (7, 19, 40, 100, 200)
 """Rows that a chunk's matmul is tried with where the host chooses among kernels by their number."""
 EXPERT_ROWS = 9
 """Rows for each expert, on average, that experts are tried with there, too."""

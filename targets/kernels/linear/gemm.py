@@ -15,6 +15,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.activation_quantization import WORD
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.minima import MinimaLayout
+from gemma4_compile.operators.packings import SIXES
 from gemma4_compile.operators.tir import (
     bind,
     function,
@@ -127,21 +128,40 @@ def make_warpgroup_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
     Of others the host launches `make_byte_tensor_core_gemm`'s kernels. Grids as theirs.
     """
-    size = spec.tuning.warpgroups
-    columns = -(-operator.layout.rows // WarpgroupShape.columns)
-    scope = "shared.dyn" if spec.asked_shared_memory_bytes else "shared"
-    shape = WarpgroupShape(size.tile(columns), scope)
     with function(scheduled=True) as build:
         matmul = FewRowMatmul.declared(build, operator)
-        is_large = matmul.n >= size.min_rows
+        is_large = matmul.n >= _least_of_warpgroups(operator, spec)
         if spec.has_older_images:
             is_large = tirx.all(is_large, has_warpgroups())
         with T.If(is_large):
             with T.Then():
-                _multiply(matmul, shape, WarpgroupTileProduct)
+                _multiply_by_warpgroups(matmul, spec)
             with T.Else():
                 _multiply_bytes(matmul, spec)
     return build.result
+
+
+def _least_of_warpgroups(operator: Linear, spec: TargetSpec) -> int:
+    """Rows of x from which on they have a matmul: more than any short chunk."""
+    size, layout = spec.tuning.warpgroups, operator.layout
+    is_slow = isinstance(layout, MinimaLayout) or layout.packing == SIXES
+    least = size.few_rows if is_slow else size.min_rows
+    return max(least, *(kernel.most + 1 for kernel in short_chunks(operator, spec)), 1)
+
+
+def _multiply_by_warpgroups(matmul: FewRowMatmul, spec: TargetSpec) -> None:
+    """The host launches the kernel of the tile by the rows of x."""
+    size = spec.tuning.warpgroups
+    columns = -(-matmul.operator.layout.rows // WarpgroupShape.columns)
+    scope = "shared.dyn" if spec.asked_shared_memory_bytes else "shared"
+    small, most = size.small_tile(columns)
+    with ExitStack() as others:
+        if most:
+            others.enter_context(T.If(matmul.n <= most))
+            with T.Then():
+                _multiply(matmul, WarpgroupShape(small, scope), WarpgroupTileProduct)
+            others.enter_context(T.Else())
+        _multiply(matmul, WarpgroupShape(size.tile(columns), scope), WarpgroupTileProduct)
 
 
 def _multiply_bytes(matmul: FewRowMatmul, spec: TargetSpec) -> None:

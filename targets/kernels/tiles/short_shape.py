@@ -131,14 +131,16 @@ def _cost(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> f
 
     A warp decodes x again for each step, whatever the number of its tiles; fewer warps than the
     aim leave instructions waiting; between blocks that follow each other, and while sums are
-    added up, nothing multiplies.
+    added up, nothing multiplies. With minima a last wave of few blocks takes nearly as long as a
+    full one.
     """
     tuning = spec.tuning.short_chunks
     held = _held(shape, rows, spec, copies)
     waves = -(-held // shape.resident)
     warps = min(held, shape.resident) * shape.bands * shape.warps
     steps = -(-shape.steps // shape.warps) * shape.warps
-    work = held * shape.bands * steps * (shape.tiles + tuning.rows_share)
+    longest = (held + waves * shape.resident) / 2 if shape.minima else held
+    work = longest * shape.bands * steps * (shape.tiles + tuning.rows_share)
     idle = max(1.0, tuning.warps / warps) ** tuning.idle
     idle *= max(1.0, tuning.few_warps / warps) ** 0.5
     return work * idle + waves * tuning.wave

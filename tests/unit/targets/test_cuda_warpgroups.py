@@ -48,7 +48,7 @@ def test_the_host_asks_before_it_launches_what_other_gpus_lack() -> None:
     operator = Linear(CHUNK, layout, PACKED, activations=HALVED_INT8)
     text = make_kernel(operator, DEFAULT).script()
     before, _, behind = text.partition(HAS_WARPGROUPS)
-    assert before.splitlines()[-1].lstrip().startswith("if n >= T.int64(192) and T.call_extern(")
+    assert before.splitlines()[-1].lstrip().startswith("if n >= T.int64(97) and T.call_extern(")
     own, _, others = behind.partition("\n    else:\n")
     call = "gemma4_warpgroup_"
     assert call in own

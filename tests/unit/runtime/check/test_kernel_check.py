@@ -186,15 +186,18 @@ def rows_tried(operator: Operator, device: Any, chunk: int) -> list[int]:
 
 
 def test_a_chunks_matmul_is_tried_with_the_rows_of_each_kernel_of_cuda(device: Device) -> None:
-    """The host chooses by their number: 19 alone would reach one of four kernels."""
+    """The host chooses by their number: 19 alone would reach one of five kernels."""
     tuning = target_spec("cuda").tuning
-    few, short, tiles, most = CHUNK_ROWS
-    sizes = tuning.short_chunks
+    few, short, tiles, others, most = CHUNK_ROWS
+    sizes, large = tuning.short_chunks, tuning.warpgroups
     assert few <= M < short <= min(sizes.rows, sizes.most_rows, sizes.narrow_most_rows)
-    assert max(sizes.most_rows, sizes.narrow_most_rows) < tiles < tuning.warpgroups.min_rows <= most
+    assert sizes.most_rows < tiles < large.min_rows
+    # Of narrow matrices tiles or, on Hopper, as of others, the smaller blocks of warpgroups.
+    assert max(sizes.narrow_most_rows, large.min_rows - 1) < others <= large.small_tile(128)[1]
+    assert large.small_tile(128)[1] < most
     matmul = int8_linear(OF_CHUNK, WeightLayout(4, "float16", 32, 64, (8,)), PACKED)
     assert rows_tried(matmul, OnCuda(device), 512) == [*CHUNK_ROWS]
-    assert rows_tried(matmul, OnCuda(device), 64) == [few, short, 64]
+    assert rows_tried(matmul, OnCuda(device), 64) == [few, short, tiles, 64]
     assert rows_tried(matmul, device, 512) == [19]
 
 
