@@ -44,6 +44,7 @@ from gemma4_compile.targets.tuning import TensorCoreTuning
 
 PIECE_BYTES = PIECE // WORD  # words of bytes that become a piece
 EVEN_BYTES = 0x00FF00FF
+VECTORS = (2, 4)  # words that lie at a multiple of their size, in every row
 
 
 def takes_halves(layout: WeightLayout, spec: TargetSpec) -> bool:
@@ -114,9 +115,7 @@ class _RowsLoader(PieceLoader):
         at = self.at(step)
         group = bind(tirx.floordiv(at, GROUP // PIECE))
         for index, row in enumerate(self.rows):
-            for part in range(PIECE_BYTES):
-                source = self._words[row, at * PIECE_BYTES + part]
-                store(self._raw, source, index * PIECE_BYTES + part)
+            _read_words(self._words, row, at, PIECE_BYTES, self._raw, index)
             store(self._raw_scales, self._scales[row, group], index)
 
     def write(self, step: Expr) -> None:
@@ -164,9 +163,7 @@ class _WeightsLoader(PieceLoader):
                 split: Sequence[Buffer], begin: int, index: int = index, row: Expr = row
             ) -> None:
                 own = bind(row - begin)
-                for part in range(self._stored):
-                    value = split[0][own, at * self._stored + part]
-                    store(self._words, value, index * self._stored + part)
+                _read_words(split[0], own, at, self._stored, self._words, index)
                 if self._offsets is None:
                     store(self._scales, split[1][own, group], index)
                     return
@@ -250,6 +247,18 @@ class SubgroupTileProduct:
             body(row, column, [bind(lane_of(four, i) * power) for i in range(VECTOR)])
 
         self._sums.finish(self._memory, (i32(0), i32(0)), 1, scaled)
+
+
+def _read_words(
+    source: Buffer, row: Expr, at: Expr, count: int, registers: Buffer, index: int
+) -> None:
+    """A thread's unit of words, `at` of the row's, in one access where WGSL has such vectors."""
+    if count in VECTORS:
+        words = source[row, T.ramp(at * count, 1, count)]
+        store(registers, words, T.ramp(index * count, 1, count))
+        return
+    for part in range(count):
+        store(registers, source[row, at * count + part], index * count + part)
 
 
 def _integers(octets: Expr, zero: int) -> list[Expr]:
