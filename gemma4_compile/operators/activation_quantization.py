@@ -145,18 +145,23 @@ def packed_placeholders(
     ]
 
 
+def packed_integer(words: te.Tensor, i: Expr, k: Expr, interleaved: bool) -> Expr:
+    """Channel k of a packed row: int32."""
+    byte = byte_of(tirx.floormod(k, WORD), interleaved)
+    above = ((WORD - 1 - byte) * 8).astype("uint32")
+    place: tuple[Expr, ...] = (i, k // WORD)
+    if len(words.shape) > len(place):
+        tile, row = tirx.floordiv(i, TILE_ROWS), tirx.floormod(i, TILE_ROWS)
+        place = (tile, k // GROUP, row, tirx.floormod(k, GROUP) // WORD)
+    top = tirx.shift_left(words[place], above).astype("int32")
+    return tirx.shift_right(top, tirx.const(24, "int32"))
+
+
 def unpack(words: te.Tensor, scales: te.Tensor, interleaved: bool) -> te.Tensor:
     """The vectors that a packed form represents: (rows, width) float32."""
 
     def value(i: Expr, k: Expr) -> Expr:
-        byte = byte_of(tirx.floormod(k, WORD), interleaved)
-        above = ((WORD - 1 - byte) * 8).astype("uint32")
-        place: tuple[Expr, ...] = (i, k // WORD)
-        if len(words.shape) > len(place):
-            tile, row = tirx.floordiv(i, TILE_ROWS), tirx.floormod(i, TILE_ROWS)
-            place = (tile, k // GROUP, row, tirx.floormod(k, GROUP) // WORD)
-        top = tirx.shift_left(words[place], above).astype("int32")
-        return as_f32(tirx.shift_right(top, tirx.const(24, "int32"))) * scales[i, k // GROUP]
+        return as_f32(packed_integer(words, i, k, interleaved)) * scales[i, k // GROUP]
 
     return te.compute((scales.shape[0], int(scales.shape[1]) * GROUP), value, name="meaning")
 

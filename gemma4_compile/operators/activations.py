@@ -66,6 +66,14 @@ class HalvedInt8(Int8):
 
 
 @dataclass(frozen=True)
+class ScaledHalves(Int8):
+    """Those groups as float16 over a power of two a row (halved_rows.py), which x comes as."""
+
+    rounded_operands: ClassVar[int] = 1
+    form: str = "scaled_float16"
+
+
+@dataclass(frozen=True)
 class Stepped(Activations):
     """Rounded to the first step of a `SteppedOutput`: by the kernel, or x is packed.
 
@@ -137,6 +145,6 @@ def packed_of(output: Output) -> PackedOutput:
 
 
 FLOATS, HALVED = Activations(), Halved()
-INT8, HALVED_INT8 = Int8(), HalvedInt8()
+INT8, HALVED_INT8, SCALED_HALVES = Int8(), HalvedInt8(), ScaledHalves()
 STEPPED, STEPPED_INT8 = Stepped(), Stepped(as_int8=True)
 FLOAT32 = Output()

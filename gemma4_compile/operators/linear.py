@@ -29,12 +29,14 @@ from gemma4_compile.operators.activations import (
     Int8,
     Output,
     PackedOutput,
+    ScaledHalves,
     Stepped,
     SteppedOutput,
 )
 from gemma4_compile.operators.base import Operator, TensorSpec, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import HALF_ULP_F16, Sizes, own_vector_error
+from gemma4_compile.operators.halved_rows import halved_placeholders, halved_vectors
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.operators.prologues import PLAIN, MadeVector, Prologue
 from gemma4_compile.operators.rows import One, Rows
@@ -57,6 +59,8 @@ from gemma4_compile.operators.weight_layout import DENSE as DENSE
 from gemma4_compile.operators.weight_layout import INTEGERS as INTEGERS
 from gemma4_compile.operators.weight_layout import WeightLayout as WeightLayout
 from gemma4_compile.types import Array
+
+GELU_SLOPE = 1.13  # a sum's error may be as much larger behind it
 
 Product = Callable[[te.Tensor, WeightLayout, Sequence[te.Tensor]], te.Tensor]
 """Makes sums (rows, weight rows) float32 of x and the tensors of a weight."""
@@ -87,12 +91,13 @@ class Linear(Operator):
     """``y = epilogue(x W^T)``, sums in float32.
 
     Arguments: x (rows, cols) in_dtype, or words and scales of it where that is PACKED (words alone
-    where activations are `Stepped`), or for one position those of the prologue that makes it;
-    the tensors of all row splits; the steps of a `SteppedOutput`, and those of the matmul that
-    reads its result if it is rounded for that; with GELU_GATE also the per-layer
-    inputs (rows, ple_width) f32 and the layer index (int64 scalar, last). Results: those of the
-    prologue; (rows, outputs) float32, where outputs is half the weight's rows for GELU_PAIRS and
-    all of them otherwise; columns in `suppressed` (epilogues NONE and SOFTCAP) are MASKED.
+    where activations are `Stepped`, halves and powers where they are `ScaledHalves`), or for one
+    position those of the prologue that makes it; the tensors of all row splits; the steps of a
+    `SteppedOutput`, and those of the matmul that reads its result if it is rounded for that; with
+    GELU_GATE also the per-layer inputs (rows, ple_width) f32 and the layer index (int64 scalar,
+    last). Results: those of the prologue; (rows, outputs) float32, where outputs is half the
+    weight's rows for GELU_PAIRS and all of them otherwise; columns in `suppressed` (epilogues NONE
+    and SOFTCAP) are MASKED.
     """
 
     kind: ClassVar[str] = "linear"
@@ -140,7 +145,12 @@ class Linear(Operator):
     @property
     def in_halves(self) -> bool:
         """Whether those and the weights are multiplied as float16."""
-        return isinstance(self.activations, HalvedInt8)
+        return isinstance(self.activations, HalvedInt8 | ScaledHalves)
+
+    @property
+    def takes_halved_rows(self) -> bool:
+        """Whether x comes as float16 over powers of two (halved_rows.py)."""
+        return isinstance(self.activations, ScaledHalves)
 
     @property
     def by_halves(self) -> bool:
@@ -242,7 +252,10 @@ class Linear(Operator):
     def tolerance(self, result: str) -> float:
         # The new residual and the router's scores are made in float32.
         own = 0.0 if result in ("out", "routed") else self._vector_error
-        return super().tolerance(result) + own + self.activations.rounded_operands * HALF_ULP_F16
+        halves = self.activations.rounded_operands * HALF_ULP_F16
+        if self.epilogue in (Epilogue.GELU_PAIRS.value, Epilogue.GELU_GATE.value):
+            halves *= GELU_SLOPE
+        return super().tolerance(result) + own + halves
 
     @property
     def _vector_error(self) -> float:
@@ -291,6 +304,9 @@ class Linear(Operator):
         if self.in_dtype == PACKED and self.steps_in:
             words = te.placeholder(*words_spec(self.cols, rows), name=f"{prefix}words")
             return [words], steps_of_words(words, steps[0][0], self.interleaved)
+        if self.takes_halved_rows:
+            halved = halved_placeholders(self.cols, rows)
+            return halved, self.vector_of(halved)
         if self.in_dtype == PACKED:
             words, scales = packed_placeholders(self.cols, rows, self.tiled, prefix)
             return [words, scales], self.vector_of([words, scales])
@@ -301,6 +317,8 @@ class Linear(Operator):
 
     def vector_of(self, args: Sequence[te.Tensor]) -> te.Tensor:
         """What is multiplied, of the arguments of x where they are of no checkpoint's steps."""
+        if self.takes_halved_rows:
+            return halved_vectors(args[0], args[1], self.interleaved)
         if self.in_dtype == PACKED:
             return unpack(args[0], args[1], self.interleaved)
         return rounded(args[0]) if self.is_int8 else args[0]

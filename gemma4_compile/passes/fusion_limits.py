@@ -58,6 +58,7 @@ class FusionLimits:
     fits_one_launch : whether two matmuls of one position may be one launch; None where a launch
         costs nothing
     folds_steps : kernels of floats round to a checkpoint's steps what they read and what they make
+    halves_rows : rows that are multiplied as float16 become it in a launch of their own
     """
 
     max_buffers: int | None
@@ -72,6 +73,7 @@ class FusionLimits:
     divided: Callable[[PrefillAttention], DividedAttention | None] | None = None
     fits_one_launch: Callable[[Linear, Linear], bool] | None = None
     folds_steps: bool = True
+    halves_rows: bool = False
 
     def binds(self, tensors: Sequence[relax.Expr], results: int) -> bool:
         """Return whether a kernel may bind these arguments and as many results."""
@@ -104,6 +106,7 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
         halves,
         not target.warpgroups,
         takes_layout if target.tensor_operations else None,
+        halves_rows=computes_halves(target),
         divided=partial(divided, spec=target) if target.tensor_cores else None,
         fits_one_launch=partial(fits_one_launch, spec=target),
     )

@@ -59,6 +59,7 @@ from gemma4_compile.targets.kernels.linear import (
     gemm,
     gemv,
     gemv_pair,
+    halve_rows,
     host_matmul,
     quantize_rows,
     sparse_gate,
@@ -93,6 +94,7 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "sparse_gate": sparse_gate.make_sparse_gate,
     # rounding to int8
     "quantize_rows": quantize_rows.make_quantize_rows,
+    "halve_rows": halve_rows.make_halve_rows,
     "round_to_step": pointwise.make_pointwise,
     # experts
     "router": router.make_router,
@@ -182,7 +184,7 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             )
         case Linear(rows=Chunk()):
             if operator.in_halves:
-                on_warpgroups = spec.warpgroups
+                on_warpgroups = spec.warpgroups and not operator.takes_halved_rows
                 return (
                     gemm.make_warpgroup_gemm if on_warpgroups else gemm.make_subgroup_matrix_chunk
                 )

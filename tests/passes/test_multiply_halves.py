@@ -16,9 +16,11 @@ from gemma4_compile.operators.activations import (
     HALVED_INT8,
     INT8,
     PACKED,
+    SCALED_HALVES,
     Activations,
 )
 from gemma4_compile.operators.expert_linear import ExpertLinear
+from gemma4_compile.operators.halved_rows import HalveRows, halved_specs
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.rows import CHUNK, Few, Rows
@@ -50,7 +52,11 @@ def matmul(
     def body(x: Tensors) -> list[nn.Tensor]:
         operator = Linear(rows, layout, PACKED, activations=activations)
         tensors = [x[name] for name, _, _ in layout.shapes()]
-        result = call(operator, [x["words"], x["scales"], *tensors], ((N, ROWS), F32))
+        left = [x["words"], x["scales"]]
+        if activations == SCALED_HALVES:
+            halve = HalveRows(rows, WIDTH, operator.interleaved)
+            left = call(halve, left, *halved_specs(WIDTH, N))
+        result = call(operator, [*left, *tensors], ((N, ROWS), F32))
         dtype = str(x["other"].dtype)
         other = Linear(CHUNK, WeightLayout(0, dtype, 0, WIDTH, (WIDTH,)), F32)
         return [*result, *call(other, [x["wide"], x["other"]], ((N, WIDTH), F32))]
@@ -61,7 +67,32 @@ def matmul(
 @pytest.mark.parametrize("layout", [GROUPS, MINIMA], ids=["groups", "minima"])
 def test_a_chunks_matmul_multiplies_float16(layout: WeightLayout) -> None:
     after = rewritten(matmul(layout, INT8), LIMITS, multiply_halves)
-    assert_same(after, matmul(layout, HALVED_INT8))
+    assert_same(after, matmul(layout, SCALED_HALVES))
+
+
+def test_packed_rows_are_multiplied_where_no_launch_makes_them_float16() -> None:
+    limits = replace(LIMITS, halves_rows=False)
+    after = rewritten(matmul(GROUPS, INT8), limits, multiply_halves)
+    assert_same(after, matmul(GROUPS, HALVED_INT8))
+
+
+def test_rows_of_a_matrix_in_parts_become_float16_once() -> None:
+    operator = Linear(CHUNK, GROUPS, PACKED, activations=INT8)
+    inputs = {"words": WORDS, "scales": SCALES, **weights_of(GROUPS)}
+
+    def made(halves: bool) -> tvm.IRModule:
+        def body(x: Tensors) -> list[nn.Tensor]:
+            left, own = [x["words"], x["scales"]], operator
+            if halves:
+                own = replace(operator, activations=SCALED_HALVES)
+                left = call(HalveRows(CHUNK, WIDTH, True), left, *halved_specs(WIDTH, N))
+            tensors = [x[name] for name, _, _ in GROUPS.shapes()]
+            parts = [call(own, [*left, *tensors], ((N, ROWS), F32)) for _ in range(2)]
+            return [result for part in parts for result in part]
+
+        return module(inputs, body)
+
+    assert_same(rewritten(made(False), LIMITS, multiply_halves), made(True))
 
 
 @pytest.mark.parametrize(

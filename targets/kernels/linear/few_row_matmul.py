@@ -24,7 +24,7 @@ class FewRowMatmul:
     Attributes
     ----------
     n : rows of x
-    x : (n, cols), or words and scales of packed rows
+    x : (n, cols), or words and scales of packed rows, or halves and powers
     after : what the epilogue reads
     results : y, or words and scales where it is packed
     """
@@ -43,7 +43,8 @@ class FewRowMatmul:
         output = operator.output
         tiled_out = isinstance(output, PackedOutput) and output.tiled
         is_packed, size = operator.in_dtype == PACKED, (n, operator.cols)
-        x = left_args(build, size, operator.in_dtype, is_packed, operator.tiled, operator.steps_in)
+        forms = operator.tiled, operator.steps_in, operator.takes_halved_rows
+        x = left_args(build, size, operator.in_dtype, is_packed, *forms)
         weights = WeightReader(build, operator.layout)
         after = EpilogueArguments.declare(build, operator, n)
         packs = isinstance(output, PackedOutput)

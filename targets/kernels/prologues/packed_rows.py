@@ -17,6 +17,7 @@ from gemma4_compile.operators.activation_quantization import (
     quantized_specs,
     tiles_of,
 )
+from gemma4_compile.operators.halved_rows import HALVES, POWERS, halved_specs
 from gemma4_compile.operators.static_rounding import words_spec
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
@@ -114,11 +115,15 @@ def left_args(
     is_int8: bool,
     tiled: bool = False,
     steps_in: bool = False,
+    in_halves: bool = False,
 ) -> list[Buffer]:
     """Declare the left matrix (rows, cols): one tensor, or words and scales of packed rows.
 
-    Of those by a checkpoint's step words alone.
+    Of those by a checkpoint's step words alone; halves and powers where it comes as such.
     """
+    if in_halves:
+        specs = zip((HALVES, POWERS), halved_specs(size[1], size[0]), strict=True)
+        return [build.arg(name, *spec) for name, spec in specs]
     if not is_int8:
         return [build.arg("x", size, dtype)]
     if steps_in:

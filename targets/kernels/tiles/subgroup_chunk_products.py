@@ -1,4 +1,4 @@
-"""The product of a tile of packed x with a tile of W in subgroup matrices: both as float16.
+"""The product of a tile of x with a tile of W in subgroup matrices: both as float16.
 
 The tiles are those of subgroup_products.py; loaders turn bytes into halves on their way there. A
 group's integers are exact as halves, and are scaled as such: those of x by their scale over a power
@@ -17,19 +17,28 @@ from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.packing import TOP_BITS, word
-from gemma4_compile.operators.tir import bind, i32, store, when
-from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.operators.weight_layout import WeightLayout
-from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared
-from gemma4_compile.targets.kernels.common.weights import WeightReader, group_terms
-from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, RowOf, joined, lane_of
-from gemma4_compile.targets.kernels.tiles.products import Finish
-from gemma4_compile.targets.kernels.tiles.row_powers import (
+from gemma4_compile.operators.row_powers import (
     as_float,
     bits_of,
     inverse_of,
     power_bits,
 )
+from gemma4_compile.operators.tir import bind, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.weight_layout import WeightLayout
+from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared
+from gemma4_compile.targets.kernels.common.weights import WeightReader, group_terms
+from gemma4_compile.targets.kernels.tiles.loaders import (
+    VECTOR,
+    RowOf,
+    joined,
+    lane_of,
+    put,
+    splat,
+    vector,
+)
+from gemma4_compile.targets.kernels.tiles.products import Finish
+from gemma4_compile.targets.kernels.tiles.subgroup_matrices import read_piece
 from gemma4_compile.targets.kernels.tiles.subgroup_products import (
     COUNTED,
     COUNTING,
@@ -133,6 +142,50 @@ class _RowsLoader(PieceLoader):
             self.put(index, 0, joined(found))
 
 
+class _HalvesLoader(PieceLoader):
+    """Rows that come as halves over powers of two; 0 beyond the last channel."""
+
+    def __init__(
+        self,
+        size: TensorCoreTuning,
+        x: Sequence[Buffer],
+        memory: Buffer,
+        thread: Expr,
+        row_of: RowOf,
+    ) -> None:
+        self._halves, powers = x
+        cols = int(self._halves.shape[1])
+        super().__init__(size, PIECE, cols, memory, 0, size.rows, thread, row_of)
+        self._raw = local((self.count * VECTOR,), "uint32")
+        self.powers = _StoredPowers(powers, row_of)
+
+    def read(self, step: Expr) -> None:
+        """Read a step's units."""
+        at = self.at(step)
+        for index, row in enumerate(self.rows):
+            put(self._raw, index, read_piece(self._halves, row, at * PIECE))
+
+    def write(self, step: Expr) -> None:
+        """Write the units that were read for a step."""
+        inside = self.inside(step) if self.cols % self.size.depth else None
+        for index in range(self.count):
+            piece = vector(self._raw, index)
+            if inside is not None:
+                piece = tirx.Select(inside, piece, splat(tirx.const(0, "uint32")))
+            self.put(index, 0, piece)
+
+
+class _StoredPowers:
+    """Powers that the rows of the tile come with."""
+
+    def __init__(self, powers: Buffer, row_of: RowOf) -> None:
+        self._powers, self._row_of = powers, row_of
+
+    def of(self, row: Expr) -> Expr:
+        """What a row's sums are multiplied by."""
+        return self._powers[self._row_of(row), 0]
+
+
 class _WeightsLoader(PieceLoader):
     """Rows of a stored matrix; beyond the last channel some of its values."""
 
@@ -204,7 +257,8 @@ class SubgroupTileProduct:
 
     Parameters
     ----------
-    x : words (any, cols / 4) uint32 and scales (any, cols / GROUP) float32
+    x : words (any, cols / 4) uint32 and scales (any, cols / GROUP) float32, or halves (any, cols)
+        and powers (any, 1) float32 (operators/halved_rows.py)
     row_of_x, row_of_w : rows of the tensors by rows of the tile; clamped, so that all exist
     """
 
@@ -218,7 +272,8 @@ class SubgroupTileProduct:
         row_of_w: RowOf,
     ) -> None:
         self._memory = shared_pieces(tile_pieces(size))
-        self._left = _RowsLoader(size, x, self._memory, thread, row_of_x)
+        rows = _HalvesLoader if str(x[0].dtype) == "float16" else _RowsLoader
+        self._left = rows(size, x, self._memory, thread, row_of_x)
         self._right = _WeightsLoader(size, weights, self._memory, thread, row_of_w)
         self._sums = SubgroupSums(size, thread)
 
@@ -259,6 +314,13 @@ def _read_words(
         return
     for part in range(count):
         store(registers, source[row, at * count + part], index * count + part)
+
+
+def halves_of_word(octets: Expr, scale: Expr) -> Expr:
+    """The four scaled channels of a word of packed x: bytes 0, 2, 1, 3 as float16x4."""
+    pairs = [bind(two * _twice(scale)) for two in _integers(octets, 0)]
+    lanes = [lane_of(two, lane) for two in pairs for lane in range(2)]
+    return tirx.Shuffle(lanes, list(range(VECTOR)))
 
 
 def _integers(octets: Expr, zero: int) -> list[Expr]:

@@ -23,6 +23,7 @@ from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.minima import BLOCK_WORDS, GROUPS, MinimaLayout, terms
 from gemma4_compile.operators.packing import TOP_BITS, word
 from gemma4_compile.operators.packings import BYTES, NIBBLES, SIXES
+from gemma4_compile.operators.row_powers import as_float, inverse_of, power_bits
 from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -34,7 +35,6 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.tiles.loaders import RowOf
 from gemma4_compile.targets.kernels.tiles.products import Finish
-from gemma4_compile.targets.kernels.tiles.row_powers import as_float, inverse_of, power_bits
 from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     PIECE_WORDS,
     WARP,

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.activations import HALVED_INT8, PACKED
+from gemma4_compile.operators.activations import HALVED_INT8, PACKED, SCALED_HALVES
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertLinear
+from gemma4_compile.operators.halved_rows import HalveRows
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.rows import CHUNK
@@ -34,6 +35,7 @@ from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn
 
+SPEC = emulated_spec()
 GROUP = 32
 PAIRS, GATE, CAPPED, DOWN = (
     one.value for one in (Epilogue.GELU_PAIRS, Epilogue.GELU_GATE, Epilogue.SOFTCAP, Epilogue.NONE)
@@ -49,7 +51,7 @@ def minima(cols: int, *rows: int) -> MinimaLayout:
 
 
 def halved(layout: WeightLayout, epilogue: str = DOWN, **fields: Any) -> Linear:
-    return Linear(CHUNK, layout, PACKED, epilogue, activations=HALVED_INT8, **fields)
+    return Linear(CHUNK, layout, PACKED, epilogue, activations=SCALED_HALVES, **fields)
 
 
 def experts(layout: WeightLayout, rows: int, **fields: Any) -> ExpertLinear:
@@ -103,7 +105,7 @@ def test_tiles_compute_the_definition(
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
-def scaled_case(operator: Linear, factors: np.ndarray[Any, Any]) -> KernelCase:
+def scaled_case(operator: Linear | HalveRows, factors: np.ndarray[Any, Any]) -> KernelCase:
     """A case whose row i of x is `factors[i]` times as large."""
     case = make_case(operator, 7, rows=len(factors))
     args = tuple(arg if isinstance(arg, int) else arg.copy() for arg in case.args)
@@ -119,7 +121,7 @@ def scaled_case(operator: Linear, factors: np.ndarray[Any, Any]) -> KernelCase:
 
 @pytest.mark.slow
 def test_rows_beyond_float16_keep_their_accuracy(lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    operator = halved(groups(4, 96, 64))
+    operator = replace(halved(groups(4, 96, 64)), activations=HALVED_INT8)
     factors = np.array([1e-20, 1e-7, 1e-3, 1.0, 1e5, 1e12, 0.0])
     case = scaled_case(operator, factors)
     spec = emulated_spec(subgroup_matrices=one_tile("64x64"))
@@ -131,6 +133,23 @@ def test_rows_beyond_float16_keep_their_accuracy(lavapipe: VulkanDriver, tmp_pat
     error = np.abs(found.astype(np.float64) - expected).max(axis=1)
     assert (error <= operator.tolerance("y") * largest).all(), error / largest
     assert largest[-1] == 0 < largest[:-1].min()
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_packed_rows_become_float16(
+    interleaved: bool, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    factors = np.array([1e-20, 1e-7, 1.0, 1e12, 0.0])
+    cases = [
+        make_case(HalveRows(CHUNK, 1312, interleaved), 1),
+        scaled_case(HalveRows(CHUNK, 96, interleaved), factors),
+    ]
+    results = run_on_dawn(cases, SPEC, lavapipe, tmp_path)
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+    halves, powers = cases[1].expected
+    assert np.isfinite(halves).all()
+    assert (powers[:-1] > 0).all()
+    assert powers[-1] == 0
 
 
 PART_BYTES = 4 << 20  # so that matrices of released widths have several parts

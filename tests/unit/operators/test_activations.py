@@ -11,6 +11,7 @@ from gemma4_compile.operators.activations import (
     HALVED_INT8,
     INT8,
     PACKED,
+    SCALED_HALVES,
     Activations,
     Int8,
     Output,
@@ -21,10 +22,11 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import CHUNK, Few
 
+FORMS = (FLOATS, INT8, Int8(tiled=True), HALVED_INT8, SCALED_HALVES)
 LAYOUT = WeightLayout(4, "float16", 32, 64, (64,))
 
 
-@pytest.mark.parametrize("activations", [FLOATS, INT8, Int8(tiled=True), HALVED_INT8])
+@pytest.mark.parametrize("activations", FORMS)
 @pytest.mark.parametrize("output", [FLOAT32, PackedOutput(interleaved=True)])
 def test_they_travel_with_their_matmul(activations: Activations, output: Output) -> None:
     dtype = "float16" if activations == FLOATS else PACKED
@@ -32,10 +34,11 @@ def test_they_travel_with_their_matmul(activations: Activations, output: Output)
     operator = Linear(Few(9), LAYOUT, dtype, pairs, activations=activations, output=output)
     func = operator.prim_func()
     names = [param.name for param in func.params]
-    assert names[: 1 if activations == FLOATS else 2] == (
-        ["x"] if activations == FLOATS else ["words", "scales"]
+    left = {FLOATS: ["x"], SCALED_HALVES: ["halves", "powers"]}.get(
+        activations, ["words", "scales"]
     )
-    assert len(names) == (1 if activations == FLOATS else 2) + 2 + (1 if output == FLOAT32 else 2)
+    assert names[: len(left)] == left
+    assert len(names) == len(left) + 2 + (1 if output == FLOAT32 else 2)
     assert operator_of(func) == operator
 
 
@@ -58,6 +61,9 @@ def test_operands_in_float16_have_their_rounding() -> None:
     halved = Linear(CHUNK, LAYOUT, PACKED, activations=HALVED_INT8)
     assert halved.tolerance("y") == packed.tolerance("y") + 2 * 2.0**-11
     assert halved.is_int8
+    scaled = Linear(CHUNK, LAYOUT, PACKED, activations=SCALED_HALVES)
+    assert scaled.tolerance("y") == packed.tolerance("y") + 2.0**-11
+    assert (halved.takes_halved_rows, scaled.takes_halved_rows) == (False, True)
 
 
 def test_weights_in_float16_have_their_rounding() -> None:

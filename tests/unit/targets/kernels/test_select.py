@@ -17,6 +17,7 @@ from gemma4_compile.operators.activations import (
     IN_ORDER,
     INT8,
     PACKED,
+    SCALED_HALVES,
     STEPPED_INT8,
     PackedOutput,
     SteppedOutput,
@@ -26,6 +27,7 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.divided_attention import DividedAttention
 from gemma4_compile.operators.expert_linear import ExpertLinear
+from gemma4_compile.operators.halved_rows import HalveRows
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.linear_pair import LinearPair
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
@@ -75,6 +77,8 @@ OPERATORS: Mapping[str, Operator] = {
     "gate and up of a chunk, int8": int8_linear(CHUNK, LAYOUT, PACKED, "gelu_pairs"),
     "chunk, by float16": Linear(CHUNK, LAYOUT, F16, activations=HALVED),
     "chunk, int8 as float16": Linear(CHUNK, LAYOUT, PACKED, activations=HALVED_INT8),
+    "chunk, int8 as float16 before": Linear(CHUNK, LAYOUT, PACKED, activations=SCALED_HALVES),
+    "rows as float16": HalveRows(CHUNK, 64, True),
     "tower": BoundedLinear(CHUNK, BYTES, F16),
     "tower, float32": BoundedLinear(CHUNK, replace(BYTES, dtype="float32"), "float32"),
     "patches": PatchAttention(12, 64, 3, F16, F16),
@@ -152,6 +156,8 @@ gate and up of a chunk, int8: linear/gemm
 chunk, by float16: linear/tensor_gemm
 chunk, int8 as float16: linear/subgroup_matrix_chunk
     cuda: linear/warpgroup_gemm
+chunk, int8 as float16 before: linear/subgroup_matrix_chunk
+rows as float16: linear/halve_rows
 tower: linear/bounded_gemm
     webgpu/h200-matrices: linear/subgroup_matrix_gemm
     metal/simdgroups: linear/simdgroup_bounded_gemm
