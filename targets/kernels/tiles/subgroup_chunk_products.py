@@ -53,7 +53,6 @@ from gemma4_compile.targets.tuning import TensorCoreTuning
 
 PIECE_BYTES = PIECE // WORD  # words of bytes that become a piece
 EVEN_BYTES = 0x00FF00FF
-VECTORS = (2, 4)  # words that lie at a multiple of their size, in every row
 
 
 def takes_halves(layout: WeightLayout, spec: TargetSpec) -> bool:
@@ -198,10 +197,10 @@ class _WeightsLoader(PieceLoader):
         row_of: RowOf,
     ) -> None:
         layout = weights.layout
-        first = size.rows * size.row_pieces
-        super().__init__(size, WEIGHTS, layout.cols, memory, first, size.columns, thread, row_of)
+        first, unit = size.rows * size.row_pieces, _weights_at_once(size, layout.group_size)
+        super().__init__(size, unit, layout.cols, memory, first, size.columns, thread, row_of)
         self._weights, self._has_minima = weights, isinstance(layout, MinimaLayout)
-        self._stored = layout.packing.words(WEIGHTS)
+        self._stored = layout.packing.words(unit)
         self._words = local((self.count * self._stored,), "uint32")
         self._scales = local((self.count,), "float32" if self._has_minima else layout.dtype)
         self._offsets = local((self.count,)) if self._has_minima else None
@@ -209,7 +208,7 @@ class _WeightsLoader(PieceLoader):
     def read(self, step: Expr) -> None:
         """Read a step's units, and their scales."""
         layout, at = self._weights.layout, self.at(step)
-        group = bind(tirx.floordiv(at, layout.group_size // WEIGHTS))
+        group = bind(tirx.floordiv(at, layout.group_size // self.unit))
         for index, row in enumerate(self.rows):
 
             def read(
@@ -240,7 +239,7 @@ class _WeightsLoader(PieceLoader):
                 for octet in octets
                 for two in _integers(octet, packing.byte_zero)
             ]
-            for piece in range(WEIGHTS // PIECE):
+            for piece in range(self.unit // PIECE):
                 self.put(index, piece, joined(halves[piece * VECTOR : (piece + 1) * VECTOR]))
 
     def _scaled(self, two: Expr, index: int) -> Expr:
@@ -307,13 +306,21 @@ class SubgroupTileProduct:
 def _read_words(
     source: Buffer, row: Expr, at: Expr, count: int, registers: Buffer, index: int
 ) -> None:
-    """A thread's unit of words, `at` of the row's, in one access where WGSL has such vectors."""
-    if count in VECTORS:
-        words = source[row, T.ramp(at * count, 1, count)]
-        store(registers, words, T.ramp(index * count, 1, count))
-        return
-    for part in range(count):
-        store(registers, source[row, at * count + part], index * count + part)
+    """A thread's unit of words, `at` of the row's, in vectors; rows are whole units."""
+    lanes = next(lanes for lanes in (4, 2, 1) if count % lanes == 0)
+    for first in range(0, count, lanes):
+        place, own = at * count + first, index * count + first
+        if lanes == 1:
+            store(registers, source[row, place], own)
+        else:
+            store(registers, source[row, T.ramp(place, 1, lanes)], T.ramp(own, 1, lanes))
+
+
+def _weights_at_once(size: TensorCoreTuning, group: int) -> int:
+    """Channels of a row of W that a thread takes at a time: a group, if no thread is idle then."""
+    are_groups = group == GROUP and size.depth % GROUP == 0
+    is_even = size.columns * size.depth % (GROUP * size.threads) == 0
+    return GROUP if are_groups and is_even else WEIGHTS
 
 
 def halves_of_word(octets: Expr, scale: Expr) -> Expr:
