@@ -11,6 +11,7 @@ from gemma4_compile.runtime.engine.generation import Generation
 from gemma4_compile.runtime.reply.declared_values import as_declared
 from gemma4_compile.runtime.reply.reply import Event, ReasoningDelta, TextDelta
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.server.server_sent import one_line
 from gemma4_compile.types import JsonObject
 
@@ -43,6 +44,7 @@ class OllamaAnswer:
         *,
         note: str | None = None,
         tools: Sequence[Mapping[str, object]] = (),
+        logprobs: ReplyLogprobs | None = None,
     ) -> None:
         """Prepare.
 
@@ -51,7 +53,9 @@ class OllamaAnswer:
         shape : `of_chat` or `of_generate`
         note : what the client should know, besides the answer; or None
         tools : declarations, whose types calls are given out with
+        logprobs : of the answer's tokens, if they are to be told: at its end
         """
+        self._logprobs = logprobs
         self._model, self._shape, self._note, self._tools = model, shape, note, tools
         self._begun = time.perf_counter()
         self._calls = 0
@@ -98,7 +102,10 @@ class OllamaAnswer:
         return [{"id": call.call_id or f"call_{uuid.uuid4().hex}", "function": function}]
 
     def _last(self, generation: Generation) -> JsonObject:
-        return {
+        told: JsonObject = {}
+        if self._logprobs is not None:
+            told["logprobs"] = self._logprobs.chat(len(generation.token_ids))["content"]
+        return told | {
             "done": True,
             "done_reason": "stop" if generation.finish_reason == "stop" else "length",
             "total_duration": _nanoseconds(time.perf_counter() - self._begun),

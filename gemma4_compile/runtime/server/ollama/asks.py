@@ -21,14 +21,12 @@ _COMMON: Mapping[str, Ask] = {
     **{name: ask for name, ask in asks.CHAT.items() if name not in _OWN},
     **{name: replace(ask, why=_FORM) for name, ask in asks.GRAMMARS.items() if name not in _OWN},
     **{name: replace(ask, why=_PROMPT) for name, ask in asks.PROMPTS.items() if name not in _OWN},
-    "logprobs": Ask("/v1/chat/completions tells log probabilities", (False,)),
     "max_tokens": Ask("is `num_predict` of `options` here"),
     "response_format": Ask(_FORM, ({"type": "text"},)),
     "seed": Ask(_OPTION),
     "stop": Ask(_OPTION),
     "temperature": Ask(_OPTION),
     "top_k": Ask(_OPTION),
-    "top_logprobs": Ask("/v1/chat/completions tells log probabilities", (0,)),
     "top_p": Ask(_OPTION),
 }
 CHAT: Mapping[str, Ask] = {

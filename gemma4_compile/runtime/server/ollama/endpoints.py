@@ -78,7 +78,9 @@ class _Ollama:
         else:
             (asked,) = await self._exchange.texts(request, [wanted], ignored)
         (reply,) = asked.replies
-        answer = OllamaAnswer(model.name, shape, note=asked.note, tools=tools)
+        answer = OllamaAnswer(
+            model.name, shape, note=asked.note, tools=tools, logprobs=reply.logprobs
+        )
         if parsed.stream:
             return ReplyStream(written(reply, answer), asked.replies, "application/x-ndjson")
         events = await collected(request, reply)

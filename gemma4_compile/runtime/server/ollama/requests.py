@@ -25,6 +25,7 @@ from gemma4_compile.runtime.server.messages import (
 )
 from gemma4_compile.runtime.server.ollama import asks
 from gemma4_compile.runtime.server.requests import (
+    MAX_TOP_LOGPROBS,
     SAMPLING,
     ChatRequest,
     CompletionRequest,
@@ -41,11 +42,13 @@ _COMMON = {
     "cache_salt",
     "format",
     "keep_alive",
+    "logprobs",
     "model",
     "options",
     "shift",
     "stream",
     "think",
+    "top_logprobs",
     "truncate",
 }
 _CHAT = _COMMON | {"messages", "tools"}
@@ -235,7 +238,18 @@ def _settings(fields: Fields, defaults: SamplingOptions) -> Settings:
         None if options.raw("seed") == -1 else read_seed(options),  # Ollama's word for none
         read_limit(options, "num_predict"),
         read_stop(options),
+        logprobs=_logprobs(fields),
     )
+
+
+def _logprobs(fields: Fields) -> int | None:
+    """With how many tokens each is compared, where log probabilities are to be told."""
+    top = fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS, 0)
+    if fields.get("logprobs", bool, False):
+        return top
+    if top:  # as Ollama has it
+        fields.ignored.add("top_logprobs, without logprobs")
+    return None
 
 
 def _schema(fields: Fields) -> Mapping[str, object] | None:

@@ -42,6 +42,29 @@ def test_a_prompt_and_a_raw_text(client: Any, engine: ScriptedEngine) -> None:
     assert engine.held[: len(rome)] == rome
 
 
+def test_log_probabilities_stand_at_the_end(
+    client: Any, engine: ScriptedEngine, live: Live
+) -> None:
+    engine.reply = encode("<|channel>thought\nhm\n<channel|>It is sunny.")
+    asked = {"logprobs": True, "top_logprobs": 2}
+    whole = client.chat("scripted", QUESTION, **asked).logprobs
+    assert "".join(one.token for one in whole).startswith("It is sunny.")
+    for one in whole:
+        assert one.top_logprobs[0].logprob >= one.top_logprobs[1].logprob
+        assert len(one.top_logprobs) == 2
+    *before, last = client.chat("scripted", QUESTION, stream=True, **asked)
+    assert (last.logprobs, {piece.logprobs for piece in before}) == (whole, {None})
+
+    engine.reply = encode("It is sunny.")
+    told = client.generate("scripted", "Rome", raw=True, logprobs=True).logprobs
+    assert "".join(one.token for one in told).startswith("It is sunny.")
+    assert {len(one.top_logprobs) for one in told} == {0}
+    assert client.chat("scripted", QUESTION).logprobs is None
+    body = {"model": "scripted", "messages": QUESTION, "top_logprobs": 2, "stream": False}
+    answer = json.loads(live.request("POST", "/api/chat", body)[2])
+    assert ("logprobs" in answer, "`top_logprobs" in answer["note"]) == (False, True)
+
+
 def test_what_is_told_of_the_model(client: Any) -> None:
     (listed,) = client.list().models
     (running,) = client.ps().models
