@@ -172,11 +172,11 @@ def find_steps(blocks: Float32Array, bits: int) -> tuple[Float32Array, BlockArra
 
 def _is_near(blocks: Float32Array, steps: Float32Array, span: int) -> BlockArray:
     """Return whether all weights of a block are near levels of a step."""
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # a step of 0, and what is divided by one that is nearly 0
         ratio = blocks / steps[:, None]
-    levels = np.rint(ratio)
-    inside = (levels >= -span) & (levels < span)
-    near: BlockArray = (inside & (np.abs(ratio - levels) < _NEAR)).all(axis=1) & (steps != 0)
+        levels = np.rint(ratio)
+        inside = (levels >= -span) & (levels < span)
+        near: BlockArray = (inside & (np.abs(ratio - levels) < _NEAR)).all(axis=1) & (steps != 0)
     return near
 
 

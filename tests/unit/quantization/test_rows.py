@@ -100,3 +100,13 @@ def test_what_is_not_finite_is_refused() -> None:
 def test_columns_that_kernels_do_not_read_are_refused(scheme: RowScheme, cols: int) -> None:
     with pytest.raises(QuantizationError, match="its columns must be"):
         scheme.tensors("w", "", (4, cols))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_rows_of_the_least_floats_are_held_without_a_warning(bits: int) -> None:
+    least = np.float32(2.0**-149)
+    rows = np.zeros((3, 64), np.float32)
+    rows[0], rows[1], rows[2, 5] = least, -least, least
+    scheme = RowScheme(bits)
+    assert np.array_equal(scheme.load(scheme.store(rows, name="w", first_row=0)), rows)
