@@ -38,12 +38,19 @@ def with_own_schemes(
     Raises
     ------
     UsageError
-        If the recipe is asked for and the checkpoint is another's, or its tensors are not at hand.
+        If the recipe is asked for and the checkpoint is another's, or its tensors are not at hand;
+        of an adapter for a checkpoint that rounds activations.
     QuantizationError
         If it holds a matrix in a form that no kernel reads.
     """
     if request.probe or request.lock is not None:
         return request  # of a package, which lists them
+    if request.adapters and source.config.rounds_activations:
+        raise UsageError(
+            f"--adapter: `{request.model}` rounds what its layers read and give, to steps of its "
+            "own, and what an adapter adds to them would be rounded, too",
+            hint="give the checkpoint that the adapter was trained on",
+        )
     if request.quant != MOBILE.name:
         _warn_of_rounding(request, source)
         return request
@@ -53,12 +60,6 @@ def with_own_schemes(
             f"`{request.model}` is none",
             hint="choose another --quant, or give a checkpoint whose name ends in "
             "`-qat-mobile-transformers`",
-        )
-    if request.adapters:
-        raise UsageError(
-            f"--quant {MOBILE.name}: with an --adapter the weights are no levels of the "
-            "checkpoint any more",
-            hint=_OTHER,
         )
     if source.checkpoint is None:
         own = _assumed(table, source)

@@ -84,11 +84,15 @@ def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
     assert "-qat-mobile-transformers" in str(caught.value.hint)
 
 
-def test_without_tensors_and_with_an_adapter_it_is_refused(phone: Path) -> None:
+def test_without_tensors_it_is_refused(phone: Path) -> None:
     with pytest.raises(UsageError, match="bits of each matrix"):
         resolved(phone, weights=False)
-    with pytest.raises(UsageError, match="with an --adapter"):
-        resolved(phone, adapters=("lora",))
+
+
+@pytest.mark.parametrize("quant", ["mobile", "f32", "q8f16"])
+def test_an_adapter_is_refused_whatever_the_recipe(quant: str, phone: Path) -> None:
+    with pytest.raises(UsageError, match="what an adapter adds to them would be rounded, too"):
+        resolved(phone, quant=quant, adapters=("lora",))
 
 
 def test_blocks_that_no_kernel_reads_are_refused(phone: Path, tmp_path: Path) -> None:
