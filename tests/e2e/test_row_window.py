@@ -12,6 +12,7 @@ import pytest
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime import Engine
+from gemma4_compile.runtime.engine.joint import Riders
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Rows
 from gemma4_compile.runtime.sampling.sampling import Float32Array, Sampler, SamplingOptions
 from tests.media_files import picture, sound
@@ -100,6 +101,45 @@ def test_sequences_in_turns(engines: Both) -> None:
         ]
         assert len(found) == 4
         return [*found, np.array(steps, np.float32)]
+
+    engines.same(action)
+
+
+def test_a_prompts_rows_beside_the_tokens_of_others(engines: Both) -> None:
+    def action(engine: Engine) -> list[Float32Array]:
+        emptied(engine)
+        every = [engine.sequence, engine.sequences.add(), engine.sequences.add()]
+        for seed, one in enumerate(every):
+            engine.prefill(ids_of(5 + CHUNK * seed, 10 + seed), one)
+        *writers, reader = every
+        tokens = [0, VOCABULARY - 1]
+        for seed in range(3):
+            rows = engine.joint.add_beside(writers, tokens, Riders(reader, ids_of(5, 13 + seed)))
+            rows.keep(0, len(writers))
+        return [engine.read_logits(one) for one in every]
+
+    engines.same(action)
+
+
+def test_rounds_of_several_in_one_forward(engines: Both) -> None:
+    def action(engine: Engine) -> list[Float32Array]:
+        emptied(engine)
+        every = [engine.sequence, engine.sequences.add(), engine.sequences.add()]
+        for seed, one in enumerate(every):
+            engine.prefill(ids_of(5 + CHUNK * seed, 20 + seed), one)
+        assert engine.rounds is not None
+        assert engine.joint_rounds is not None
+        rounds = [engine.rounds, *map(engine.rounds.beside, every[1:])]
+        drafts, found = engine.joint_rounds.most_guesses(len(every)), []
+        for step in range(3):
+            tokens = ids_of(len(every), 23 + step)
+            engine.joint_rounds.begin(rounds, tokens, drafts)
+            for one, token in zip(rounds, tokens, strict=True):
+                guesses, rows = one.advance(token, drafts)
+                assert len(guesses) == (drafts if step else 0)
+                found += [rows.read(row).copy() for row in range(len(guesses) + 1)]
+                one.accept(len(guesses) // 2)
+        return found
 
     engines.same(action)
 
