@@ -43,8 +43,7 @@ from tests.numerics.audio.test_audio_kernels import OPERATORS as AUDIO
 from tests.numerics.drafting.test_drafting_kernels import OPERATORS as DRAFTING
 from tests.numerics.kernel_cases import KernelCase, make_case, operators
 from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
-from tests.numerics.linear.test_few_row_linear import MOST, exact, exact_operators, quantized
-from tests.numerics.linear.test_few_row_linear import cases_of as few_row_matmuls
+from tests.numerics.linear.test_few_row_linear import MOST, exact, exact_cases, quantized
 from tests.numerics.linear.test_linear_pair import OPERATORS as PAIRS
 from tests.numerics.linear.test_minima_kernels import floats as with_minima
 from tests.numerics.linear.test_six_bit_kernels import floats as six_bits
@@ -107,7 +106,7 @@ def cases() -> list[KernelCase]:
     made = [make_case(operator, seed) for seed, operator in enumerate(all_operators())]
     shapes = ("tiny heads", "groups of three", "heads of 26 vectors")
     made += all_rows_cases() + [case for name in shapes for case in cases_of(name)]
-    made += few_row_matmuls(exact_operators())
+    made += exact_cases()
     made += few_row_experts(exact_experts()) + few_row_norms(FEW_ROW_NORMS) + few_row_routers()
     made += draws_of_rows() + windows()
     made += [case for name in list(FEW_ROWS)[1::2] for case in few_row_cases(name)]

@@ -83,8 +83,8 @@ OPERATORS: list[FewRow] = [
 ]
 
 
-def exact_operators() -> list[FewRow]:
-    return [one for one in OPERATORS if isinstance(one, Linear)]
+def exact_cases() -> list[KernelCase]:
+    return numbered_cases([one for one in enumerate(OPERATORS) if not one[1].is_int8])
 
 
 def cases_of(operators: Sequence[FewRow]) -> list[KernelCase]:
