@@ -173,6 +173,7 @@ FEW_ROWS_OF_MINIMA: tuple[Linear | ExpertLinear, ...] = (
 """The same of groups with minima."""
 
 
+PACKINGS = 7
 PACKED_CHUNKS: tuple[Linear | ExpertLinear, ...] = (
     # Groups that end within a step, rows that end within a tile, a tile in two splits.
     int8_linear(CHUNK, WeightLayout(4, F16, GROUP, 96, (64, 64, 40)), PACKED),
@@ -207,10 +208,14 @@ PACKED_CHUNKS: tuple[Linear | ExpertLinear, ...] = (
 """Matmuls of a chunk on packed rows: every packing, minima, scales of both widths, experts."""
 
 
-def packed_chunk_cases() -> Iterator[KernelCase]:
-    """Each with one row, or with rows that end within the first tile or a later one."""
+def packed_chunk_cases(*, of_each_kind: bool = False) -> Iterator[KernelCase]:
+    """Each with one row, or with rows that end within the first tile or a later one.
+
+    `of_each_kind` is of the first PACKINGS, and of experts, which have a tile of their own.
+    """
     for seed, operator in enumerate(PACKED_CHUNKS):
-        yield make_case(operator, seed, rows=(70, 1, 132)[seed % 3])
+        if not of_each_kind or seed < PACKINGS or isinstance(operator, ExpertLinear):
+            yield make_case(operator, seed, rows=(70, 1, 132)[seed % 3])
 
 
 SHORT_CHUNKS: tuple[Linear | ExpertLinear, ...] = (
