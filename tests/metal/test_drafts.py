@@ -12,8 +12,9 @@ from gemma4_compile.runtime.library.native_library import NativeLibrary
 from tests import models, tolerances
 from tests.drafted import drafted_package, let_guess
 
-# Rows of a step. A window is of 16 keys or fewer, and wraps.
-ROUNDS = (1, 9, 4, 2, 6, 3, 8, 5, 7)
+# Rows of a step, all numbers of which `tests/e2e/test_drafts.py` has. A window is of 16 keys or
+# fewer, and wraps.
+ROUNDS = (1, 9, 4, 2)
 # 16 and 32 bits, and each way of keeping keys; `tests/e2e/test_drafts.py` has every kind of model,
 # tests/metal/test_kernels.py the kernels of every recipe.
 CASES = [("e2b", "q4f16"), ("moe", "f32")]
