@@ -25,6 +25,7 @@ from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.vision.component import VISION
 from gemma4_compile.model_spec.vision.memory import largest_budget
 from gemma4_compile.passes.fusion_limits import kv_limits
+from gemma4_compile.planning.divided_keys import divided_bytes
 from gemma4_compile.planning.drafter_plan import DrafterPlan, plan_drafter
 from gemma4_compile.planning.parameter_kinds import KINDS, kind_of, read_per_token
 from gemma4_compile.planning.recipe_plan import RecipePlan, plan_recipe
@@ -350,9 +351,10 @@ def make_plan(
         recipes = tuple(plan_recipe(config, table, one, limit) for one in shown.values())
     (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
     dtype = recipe.activation_dtype
+    layers = layer_plans(config) if config.embedding is None else ()  # an encoder keeps none
     layout = kv_layout(
         config,
-        layer_plans(config) if config.embedding is None else (),  # an encoder keeps none
+        layers,
         dtype,
         prefill_chunk,
         pads_pictures=target.pads_pictures,
@@ -387,7 +389,7 @@ def make_plan(
         activation_bytes=max(
             positions[name] * sum(sizes) for name, one in memory.items() for sizes in one.together
         )
-        + logits,
+        + (logits + divided_bytes(layers, dtype, target)),
         features=float16 + target.features,
         picture_tensor_bytes=picture,
         sound_tensor_bytes=sound,
