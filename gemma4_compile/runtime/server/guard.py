@@ -20,6 +20,7 @@ Refusal = Callable[[ApiError], Response]
 Client = tuple[str, str]
 """Who asks: the address, and the key that was brought."""
 
+_OF_KEYS = ("x-api-key", "api-key")  # of Anthropic's clients, and of OpenAI's for Azure
 _CLIENT_IS_GONE = 499  # nobody reads it; the number is nginx's, for logs
 
 
@@ -70,12 +71,13 @@ class Guard:
 
 
 def _key(request: HttpRequest) -> bytes:
-    """The key that a request brings, its bytes as they came: a bearer token, or `x-api-key`."""
+    """The key that a request brings, its bytes as they came: a bearer token, or in a header."""
     sent = request.headers.get("authorization", "").encode("latin-1")
     scheme, _, key = sent.partition(b" ")
     if scheme.lower() == b"bearer":
         return key.strip()
-    return request.headers.get("x-api-key", "").encode("latin-1").strip()
+    found = next((request.headers[name] for name in _OF_KEYS if name in request.headers), "")
+    return found.encode("latin-1").strip()
 
 
 def client_of(request: HttpRequest) -> Client:

@@ -14,7 +14,10 @@ _API = re.compile(r"/(?:v1|api)(?=/)")
 _MOST_STARTS = 8  # of a path that says `/v1` again and again, each as long as the rest of it
 _SLASHES = re.compile(r"/{2,}")
 # A base address that is the one of chats, of Open WebUI's or LM Studio's API, or of a deployment.
-_BASES = re.compile(r".*(?:/chat/completions|/api(?:/v[0-9])?)(?=/)|.*(?=/chat/completions$)")
+_BASES = re.compile(
+    r".*(?:/chat/completions|/api(?:/v[0-9])?|/openai(?:/deployments/[^/]+)?)(?=/)"
+    r"|.*(?=/chat/completions$)"
+)
 # These say why they are not.
 _UNSERVED = frozenset({"/v1/messages/batches", "/v1/responses/compact"})
 

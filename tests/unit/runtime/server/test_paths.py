@@ -59,6 +59,11 @@ def live() -> Iterator[Live]:
         ("/api/models", "/v1/models"),
         ("/api/v0/models/name", "/v1/models/name"),
         ("/openai/deployments/name/chat/completions", "/v1/chat/completions"),
+        ("/openai/deployments/name/models", "/v1/models"),
+        ("/openai/models", "/v1/models"),
+        ("/openai/models/name", "/v1/models/name"),
+        ("/v1beta/openai/models", "/v1/models"),
+        ("/openai/v1/models", "/v1/models"),
         ("/models.json", "/models.json"),
     ],
 )
