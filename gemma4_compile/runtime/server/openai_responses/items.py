@@ -21,6 +21,8 @@ from gemma4_compile.runtime.server.openai_responses.foreign_calls import (
 from gemma4_compile.runtime.server.openai_responses.reasoning import unseal
 from gemma4_compile.runtime.server.openai_responses.tools import name_in
 
+ADDITIONAL_TOOLS = "additional_tools"
+"""The type of items that declare tools."""
 _ROLES = ("user", "assistant", "system", "developer")
 _SYSTEM = ("system", "developer")
 _ITEM = {"id", "status", "type"}
@@ -71,6 +73,9 @@ class ItemReader:
         kind = item.get("type", str, "message")
         if kind == "message":
             self._read_message(item)
+            return
+        if kind == ADDITIONAL_TOOLS:  # which `tools.read_tools` reads
+            item.skip_unknown(_ITEM | {"role", "tools"}, {})
             return
         self._end_opening()
         if kind in _OWN_CALLS:

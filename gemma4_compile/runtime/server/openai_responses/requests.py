@@ -10,7 +10,7 @@ from gemma4_compile.runtime.server import thinking
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.messages import declare
 from gemma4_compile.runtime.server.openai_responses import asks
-from gemma4_compile.runtime.server.openai_responses.items import ItemReader
+from gemma4_compile.runtime.server.openai_responses.items import ADDITIONAL_TOOLS, ItemReader
 from gemma4_compile.runtime.server.openai_responses.reasoning import ReasoningForm
 from gemma4_compile.runtime.server.openai_responses.tools import (
     ToolForm,
@@ -134,15 +134,16 @@ def read_response_request(
     """
     fields = Fields(body, ignored=ignored)
     fields.skip_unknown(_REQUEST, asks.REQUEST)
-    given = read_tools(fields)
-    declared, must_call, several = read_choice(fields, given.tools)
-    parallel = fields.get("parallel_tool_calls", bool, True)
     before, items = _items(fields, previous)
     if len(before) + len(items) > max_items:
         found = len(before) + len(items)
         raise fields.error("input", f"expected at most {max_items} items, found {found}")
     if referred is not None:
         items = _resolved(fields, items, referred)
+    more = [*_of_tools(fields, "previous_response_id", before), *_of_tools(fields, "input", items)]
+    given = read_tools(fields, more)
+    declared, must_call, several = read_choice(fields, given.tools)
+    parallel = fields.get("parallel_tool_calls", bool, True)
     reader = ItemReader(fields.get("instructions", str))
     reader.read(fields, "previous_response_id", before)
     reader.read(fields, "input", items)
@@ -190,6 +191,15 @@ def _items(fields: Fields, previous: Previous) -> tuple[Sequence[object], Sequen
     if value is None and before:
         return before, []
     return before, fields.need("input", list)
+
+
+def _of_tools(fields: Fields, name: str, items: Sequence[object]) -> list[Fields]:
+    """The items that declare tools; to the model they are there from the beginning."""
+    return [
+        fields.inner(f"{name}[{index}]", item)
+        for index, item in enumerate(items)
+        if isinstance(item, Mapping) and item.get("type") == ADDITIONAL_TOOLS
+    ]
 
 
 def _resolved(fields: Fields, items: Sequence[object], referred: Referred) -> Sequence[object]:

@@ -13,6 +13,7 @@ from gemma4_compile.runtime.server.messages import (
     MAX_TOOLS,
     Tools,
     followed,
+    name_of,
     read_tool_choice,
     tool_name,
 )
@@ -66,18 +67,25 @@ def name_in(namespace: str, name: str) -> str:
     return namespace + ("" if namespace.endswith("__") else "__") + name
 
 
-def read_tools(fields: Fields) -> DeclaredTools:
-    """Read `tools`; ApiError names the one that cannot be served."""
+def read_tools(fields: Fields, more: Sequence[Fields] = ()) -> DeclaredTools:
+    """Read `tools`; ApiError names the one that cannot be served.
+
+    Parameters
+    ----------
+    more : items that declare others, of which those that are known already stay as they are
+    """
     reader = _Reader()
-    entries = fields.get("tools", list, [])
-    for tool in declared_tools(fields, _few(fields, entries), _SERVED, _WHY):
-        if tool.need("type", str) != "namespace":
-            reader.add(tool)
-            continue
-        tool.skip_unknown(_NAMESPACE, asks.TOOL)
-        inner = _few(tool, tool.need("tools", list))
-        for one in declared_tools(tool, inner, _SERVED - {"namespace"}, _WHY):
-            reader.add(one, tool_name(tool))
+    for holder in (fields, *more):
+        entries = holder.get("tools", list, [])
+        for tool in declared_tools(holder, _few(holder, entries), _SERVED, _WHY):
+            if tool.need("type", str) != "namespace":
+                reader.add(tool)
+                continue
+            tool.skip_unknown(_NAMESPACE, asks.TOOL)
+            inner = _few(tool, tool.need("tools", list))
+            for one in declared_tools(tool, inner, _SERVED - {"namespace"}, _WHY):
+                reader.add(one, tool_name(tool))
+        reader.known = frozenset(str(name_of(tool)) for tool in reader.tools)
     _few(fields, reader.tools)
     strict = followed(fields, reader.strict, "tools[].strict")
     return DeclaredTools(tuple(reader.tools), strict, reader.forms)
@@ -127,9 +135,12 @@ class _Reader:
     def __init__(self) -> None:
         self.tools: list[JsonObject] = []
         self.strict: list[str] = []
+        self.known: frozenset[str] = frozenset()  # that are not declared again
         self.forms: dict[str, ToolForm] = {}
 
     def add(self, tool: Fields, namespace: str = "") -> None:
+        if name_in(namespace, tool_name(tool)) in self.known:
+            return
         if tool.need("type", str) == "custom":
             self._add_custom(tool, namespace)
         else:

@@ -150,6 +150,30 @@ def test_custom_tools_and_namespaces_are_called_as_they_were_declared(
     assert str(encode("".join(calls)))[1:-1] in str(engine.held)
 
 
+def test_items_may_declare_more_tools(client: openai.OpenAI, engine: ScriptedEngine) -> None:
+    say: Any = {"type": "custom", "name": "say"}
+    more: Any = {"type": "additional_tools", "role": "developer", "tools": [WEATHER, say]}
+    items: Any = [{"role": "system", "content": "Be kind."}, more, {"role": "user", "content": "a"}]
+    engine.reply = encode('<|tool_call>call:say{input:<|"|>b<|"|>}<tool_call|>')
+    first = client.responses.create(model="scripted", input=items, tools=[WEATHER])
+    (call,) = first.output
+    assert call.type == "custom_tool_call"
+    prompt = str(engine.held)
+    assert [prompt.count(str(encode(one))[1:-1]) for one in ("get_weather", "say", "Be kind.")] == [
+        *(1, 2, 1)  # the declaration of `say` and its call
+    ]
+    result: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "ok"}
+    choice: Any = {"type": "custom", "name": "say"}
+    again = client.responses.create(
+        model="scripted", input=[result], previous_response_id=first.id, tool_choice=choice
+    )
+    assert again.output[0].type == "custom_tool_call"
+    items[1] = {**more, "tools": [WEATHER, {"type": "function", "name": "a b"}]}
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(model="scripted", input=items)
+    assert caught.value.param == "input[1].tools[1].name"
+
+
 def test_the_same_response_in_pieces(client: openai.OpenAI, engine: ScriptedEngine) -> None:
     engine.reply = encode(CALLING)
     kinds = []
