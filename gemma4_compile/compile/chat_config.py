@@ -33,6 +33,7 @@ from gemma4_compile.types import JsonObject
 _SHOWN = 60  # characters of a system message, or a token
 _SHOWN_TOKENS = 8
 _CUTS = ("truncation", "padding")  # of tokenizer.json
+_DROPOUT = "dropout"  # of its model
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ def _tokenizer(
 
     Says which tokens are left out. What training left there to cut or fill texts is left out too:
     transformers asks for it at each call, and a client in a browser would do it to every prompt.
+    So is what varies a text's tokens.
     """
     tokenizer, left_out = checkpoint.tokenizer(build.config.vocab_size)
     if left_out:
@@ -175,8 +177,17 @@ def _tokenizer(
             f"tokens without a row in the model are text here: {shown}"
             + (f" and {len(left_out) - _SHOWN_TOKENS} more" if left_out[_SHOWN_TOKENS:] else "")
         )
-    cuts = {name: None for name in _CUTS if tokenizer.get(name) is not None}
-    return {**tokenizer, **cuts}, bool(left_out or cuts)
+    changed: JsonObject = {name: None for name in _CUTS if tokenizer.get(name) is not None}
+    model = tokenizer["model"]
+    if isinstance(model, dict) and model.get(_DROPOUT) is not None:
+        changed["model"] = {**model, _DROPOUT: None}
+        if model[_DROPOUT] != 0:
+            warn(
+                f"tokenizer.json leaves out merges at random (`{_DROPOUT}` of its model is "
+                f"{str(model[_DROPOUT])[:_SHOWN]}), as training may: a package does not",
+                "transformers does, so that the same prompt has other tokens at every call",
+            )
+    return {**tokenizer, **changed}, bool(left_out or changed)
 
 
 def _chat_config(

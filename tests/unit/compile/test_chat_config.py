@@ -172,6 +172,19 @@ def test_an_encoders_longest_text_is_the_checkpoints(
     assert "max_tokens" not in chat_config(compiled(model))["embedding"]
 
 
+def test_merges_are_not_left_out_at_random(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = model / "tokenizer.json"
+    values = json.loads(file.read_text())
+    values["model"]["dropout"] = 0.9
+    file.write_text(json.dumps(values))
+    written = Tokenizer.from_file(str(compiled(model, "cpu") / "tokenizer.json"))
+    assert "`dropout` of its model is 0.9" in capsys.readouterr().err
+    values["model"]["dropout"] = None
+    text = "Hello, what is twelve plus thirty-four? " * 4
+    expected = Tokenizer.from_str(json.dumps(values)).encode(text).ids
+    assert all(written.encode(text).ids == expected for _ in range(4))
+
+
 def set_ids(path: Path, **ids: object) -> None:
     values = {**json.loads(path.read_text()), **ids}
     path.write_text(json.dumps(values))
