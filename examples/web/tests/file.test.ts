@@ -152,6 +152,25 @@ it.each([
   expect(progress.downloadedBytes).toBe(CONTENT.length);
 });
 
+it.each([1, 3])(
+  "asks for nothing where the connection broke off behind the last byte, of %i piece lengths",
+  async (count) => {
+    vi.stubGlobal("addEventListener", (_name: string, online: () => void) => setTimeout(online)); // back at once
+    const content = CONTENT.slice(0, count * PIECE);
+    const ranges: unknown[] = [];
+    vi.stubGlobal("fetch", async (_url: string, { headers }: { headers: { range?: string } }) => {
+      ranges.push(headers.range);
+      if (ranges.length === 1) return answer(content, undefined, true);
+      return new Response("", { status: 416 }); // as servers answer a range behind the end
+    });
+    const { run, progress } = await downloadOf(content, 2, await piecesOf(content, PIECE));
+    await run();
+    expect(ranges).toEqual([undefined]);
+    expect([...cache.stored.values()]).toEqual([content]);
+    expect(progress).toMatchObject({ downloadedBytes: content.length, waiting: false });
+  },
+);
+
 it("keeps nothing of a file whose connection stays broken", async () => {
   vi.stubGlobal("fetch", async () => answer(CONTENT.slice(0, 3000), undefined, true));
   const { run, progress } = await downloadOf(CONTENT, 0);

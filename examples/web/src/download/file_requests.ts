@@ -25,6 +25,7 @@ export class FileRequests {
    * Throws as `fetchChecked` does, and what a body that breaks off throws.
    */
   async *from(begin: number, mode: RequestCache): AsyncGenerator<Uint8Array<ArrayBuffer>, void, void> {
+    if (begin && begin === this.nbytes) return; // all came before it broke off, and a server has no such range
     let at = begin;
     let end: number;
     do {
