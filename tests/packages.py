@@ -18,6 +18,7 @@ from gemma4_compile import abi
 from gemma4_compile.compile import build
 from gemma4_compile.compile.pipeline import Summary, compile_model
 from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.device_check import known_answers
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
@@ -58,6 +59,17 @@ def unoptimised() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spec, "HOST_OPTIONS", {**spec.HOST_OPTIONS, "opt-level": 0})
+        yield
+
+
+@contextmanager
+def without_known_answers() -> Iterator[None]:
+    """Compile for browsers without results to test a device by: a fifth of a small model's time.
+
+    Those of `tiny` are there (`tests/web/test_known_answers.py`).
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(known_answers, "choose", lambda *_: [])
         yield
 
 

@@ -11,12 +11,12 @@ export async function begun(model, turn, prompt, looks) {
     model.clear();
     await turn(name, ids, count, greedy);
   };
-  await ask("first", [...system, ...prompt(9, 11)], 40);
-  await ask("second", [...system, ...prompt(size + 3, 17)], 20);
+  await ask("first", [...system, ...prompt(9, 11)], 18);
+  await ask("second", [...system, ...prompt(size + 3, 17)], 12);
   await ask("other", prompt(6 * size, 23));
   await ask("whole chunks", system); // whose last one has the logits
   await ask("parted", [...system.slice(0, 2 * size), ...prompt(3 * size, 29)]);
-  await ask("first again", [...system, ...prompt(9, 11)], 20);
+  await ask("first again", [...system, ...prompt(9, 11)], 12);
   await turn("next turn", prompt(size, 31), 4, greedy); // behind a reply, so that it is no chunk of a beginning
   await ask("within a chunk", [...system.slice(0, size + 1), ...prompt(size, 37)]);
   model.clear();

@@ -156,34 +156,34 @@ const prompt = (length, from = 3) => Array.from({ length }, (_, i) => from + ((i
 async function longConversation() {
   tvm.setSeed(11);
   model.clear();
-  await turn("first", prompt(20), 120); // past window and ring
-  await turn("second turn", prompt(7, 9), 30);
+  await turn("first", prompt(20), 60); // past window and ring
+  await turn("second turn", prompt(7, 9), 10);
   tvm.setSeed(12);
   model.clear();
-  await turn("greedy", prompt(33, 5), 30, { temperature: 0 });
-  await turn("bias", prompt(50, 4), 20, { change: "bias" });
-  await turn("penalty", prompt(12, 4), 20, { change: "penalty" });
-  await turn("bitmask", prompt(12, 7), 15, { change: "bitmask" });
-  await turn("logprobs", prompt(9, 6), 20, { probabilities: true });
-  await turn("looked at", prompt(9, 8), 30, { lookEvery: 9 });
+  await turn("greedy", prompt(33, 5), 15, { temperature: 0 });
+  await turn("bias", prompt(50, 4), 8, { change: "bias" });
+  await turn("penalty", prompt(12, 4), 8, { change: "penalty" });
+  await turn("bitmask", prompt(12, 7), 8, { change: "bitmask" });
+  await turn("logprobs", prompt(9, 6), 8, { probabilities: true });
+  await turn("looked at", prompt(9, 8), 20, { lookEvery: 9 });
   // Aborted in the middle: a step whose logits nobody reads, then everything anew.
   model.decode(17).dispose();
   model.clear();
-  await turn("aborted", prompt(11), 25);
+  await turn("aborted", prompt(11), 10);
   model.pop(5);
   let token = 21;
-  for (let i = 0; i < 25; i++) token = await choose(model.decode(token), `popped:${i}`);
+  for (let i = 0; i < 12; i++) token = await choose(model.decode(token), `popped:${i}`);
   // Several steps issued before anything is read: a forced continuation.
   const pending = [31, 32, 33].map((id) => model.decode(id));
   token = await choose(pending.pop(), "forced", { look: true });
   for (const logits of pending) steps.push(`held ${digest(await model.read(logits))}`);
-  for (let i = 0; i < 20; i++) {
+  for (let i = 0; i < 14; i++) {
     const drawn = await choose(model.decode(token), `forced:${i}`);
     token = i % 7 === 5 ? (drawn + 1) % 200 : drawn; // now and then another token than the one that was drawn
   }
   // The sampling changes in the middle of a reply, and so does the seed.
-  for (let i = 0; i < 40; i++) {
-    if (i === 20) tvm.setSeed(99);
+  for (let i = 0; i < 30; i++) {
+    if (i === 15) tvm.setSeed(99);
     token = await choose(model.decode(token), `changing:${i}`, {
       temperature: i < 10 ? 0.7 : 1.3,
       share: i % 15 === 14 ? 0.5 : 0.9,
@@ -194,7 +194,7 @@ async function longConversation() {
   const second = model.decode(41);
   steps.push(`two ${digest(await model.read(first))} ${digest(await model.read(second))}`);
   model.clear();
-  await turn("last", prompt(5), 20);
+  await turn("last", prompt(5), 6);
 }
 
 async function reply(name, count, seed = 5, options = {}) {
@@ -209,29 +209,29 @@ async function drafted() {
     tvm.setSeed(11);
     model.clear();
     const reply = { temperature };
-    let token = await turn(`${temperature}:first`, prompt(20), 60, reply); // past window and ring
-    token = await turn(`${temperature}:second`, prompt(7, 9), 30, reply); // the first was stopped somewhere
+    let token = await turn(`${temperature}:first`, prompt(20), 45, reply); // past window and ring
+    token = await turn(`${temperature}:second`, prompt(7, 9), 12, reply); // the first was stopped somewhere
     model.pop(5);
-    for (let i = 0; i < 25; i++) {
-      if (i === 12) tvm.setSeed(99);
-      token = await choose(model.decode(i === 18 ? 21 : token), `${temperature}:popped:${i}`, reply);
+    for (let i = 0; i < 14; i++) {
+      if (i === 6) tvm.setSeed(99);
+      token = await choose(model.decode(i === 10 ? 21 : token), `${temperature}:popped:${i}`, reply);
     }
-    for (let i = 0; i < 30; i++) {
+    for (let i = 0; i < 18; i++) {
       // In the middle of a reply the sampling changes, and a step has a logit bias.
-      const warmer = { temperature: i < 10 ? temperature : 0.8, share: i < 20 ? 0.95 : 0.6 };
+      const warmer = { temperature: i < 6 ? temperature : 0.8, share: i < 12 ? 0.95 : 0.6 };
       token = await choose(model.decode(token), `${temperature}:mixed:${i}`, {
         ...warmer,
-        ...(i === 25 && { change: "bias" }),
+        ...(i === 15 && { change: "bias" }),
       });
     }
     model.decode(17).dispose(); // aborted
     model.clear();
-    await turn(`${temperature}:penalty`, prompt(12, 4), 8, { ...reply, change: "penalty" });
-    await turn(`${temperature}:anew`, prompt(11), 15, reply);
+    await turn(`${temperature}:penalty`, prompt(12, 4), 4, { ...reply, change: "penalty" });
+    await turn(`${temperature}:anew`, prompt(11), 8, reply);
   }
-  model.renew(64);
+  model.renew(44);
   tvm.setSeed(3);
-  await turn("to the end of the context", prompt(12, 30), 52, { temperature: 0 });
+  await turn("to the end of the context", prompt(12, 30), 32, { temperature: 0 });
 }
 
 async function dialogues() {

@@ -74,11 +74,11 @@ def play(
 @pytest.mark.slow
 def test_a_long_conversation_is_the_same_token_by_token(play: Play) -> None:
     plain, fast = play("long", fast=False), play("long", fast=True)
-    assert len(plain.steps) >= 400
+    assert len(plain.steps) >= 200
     assert fast.steps == plain.steps
     assert fast.stats["reasons"] == []
-    assert fast.stats["aheadSteps"] > 150
-    assert fast.stats["replayedSteps"] > 100
+    assert fast.stats["aheadSteps"] > 75
+    assert fast.stats["replayedSteps"] > 50
     assert fast.stats["repeatedSteps"] > 0, "values of steps that ran ahead were looked at"
     assert fast.stats["plainSteps"] < 10
 
