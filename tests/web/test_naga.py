@@ -19,8 +19,11 @@ import pytest
 from benchmarks.drafter_config import drafter_values
 from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.media.sizes import DEFAULT_BUDGET, client_blocks
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.audio import AudioConfig
 from gemma4_compile.model_spec.config.drafter import read_drafter
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.vision import VisionConfig
 from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
@@ -90,7 +93,33 @@ def write_texts(size: str, form: str, folder: Path) -> None:
     modalities = TEXT_ONLY if spec.simd_width and not IS_WHOLE else None
     config = Gemma4Config.from_preset(size, modalities)
     assert (config.vision is None) == (modalities is TEXT_ONLY)
+    if not IS_WHOLE:
+        config = shortened(config)
     write_kernels(replace(config, drafter=read_drafter(drafter_values(size))), spec, folder)
+
+
+def shortened(config: Gemma4Config) -> Gemma4Config:
+    """A period of each kind of layers, and two of a tower's: the same kernels, launched less often.
+
+    That layers share them is tests/passes/test_full_size.py's.
+    """
+    period = config.layer_types.index(AttentionKind.FULL) + 1
+    shared = min(period, config.num_kv_shared_layers)
+    layers = period + shared
+    towers: dict[str, Any] = {
+        name: replace(tower, num_hidden_layers=2)
+        for name, tower in (("vision", config.vision), ("audio", config.audio))
+        if isinstance(tower, (VisionConfig, AudioConfig))
+    }
+    return replace(
+        config,
+        **towers,
+        num_hidden_layers=layers,
+        num_kv_shared_layers=shared,
+        layer_types=config.layer_types[:layers],
+        num_key_value_heads=config.num_key_value_heads[:layers],
+        head_dim=config.head_dim[:layers],
+    )
 
 
 def gemma3n_of_six_layers() -> Gemma4Config:
