@@ -142,7 +142,7 @@ def test_tokens_have_the_model_s_own_distribution(
     drafted: Callable[[str], Drafted],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Chi-square of 20,000 draws: each drawn token's place in transformers' distribution."""
+    """Chi-square of 10,000 draws: each drawn token's place in transformers' distribution."""
     made, (_, engine) = drafted("unified"), engines("unified")
     model = hf.load(made.target.text_config, made.target.weights, "float32")
     options = SamplingOptions(temperature=2.0, top_k=20, top_p=0.95)
@@ -161,7 +161,7 @@ def test_tokens_have_the_model_s_own_distribution(
     replies = Replies(engine, made, 3)
     rng, places, beyond = np.random.default_rng(11), [], 0
     prompt = models.prompt(6, seed=8).tolist()
-    for seed in range(90):
+    for seed in range(47):
         drawn = replies.reply(prompt, options, seed, count=CONTEXT - len(prompt))
         logits = hf.logits(model, [*prompt, *drawn])[len(prompt) - 1 : -1]
         for token_id, row in zip(drawn, logits, strict=True):
@@ -172,9 +172,9 @@ def test_tokens_have_the_model_s_own_distribution(
             elif len(ids) > 1:
                 before, own = probabilities[: found[0]].sum(), probabilities[found[0]]
                 places.append(before + own * rng.random())
-    assert len(places) >= 20_000
+    assert len(places) >= 10_000
     assert beyond <= 3
-    assert replies.generator.drafting.accepted > 1000
+    assert replies.generator.drafting.accepted > 500
     counts = np.bincount((np.array(places) * 20).astype(int).clip(0, 19), minlength=20)
     expected = len(places) / 20
     statistic = float(((counts - expected) ** 2 / expected).sum())

@@ -26,8 +26,8 @@ from tests.marks import slow_unless
 from tests.packages import Silent
 
 ROOT = Path(__file__).parents[2]
-KILLS = 30
-ENOUGH = 6  # rests with finished shards, and runs that went on from what there was
+KILLS = 16
+ENOUGH = 3  # rests with finished shards, and runs that went on from what there was
 MOST_RUNS = 400
 Run = Callable[..., dict[str, Any]]
 Files = dict[str, bytes]
