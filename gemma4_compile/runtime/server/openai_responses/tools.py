@@ -139,7 +139,7 @@ class _Reader:
         self.forms: dict[str, ToolForm] = {}
 
     def add(self, tool: Fields, namespace: str = "") -> None:
-        if name_in(namespace, tool_name(tool)) in self.known:
+        if name_in(namespace, str(tool.raw("name"))) in self.known:
             return
         if tool.need("type", str) == "custom":
             self._add_custom(tool, namespace)

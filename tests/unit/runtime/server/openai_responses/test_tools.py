@@ -80,6 +80,7 @@ def test_a_namespace_is_in_the_names_of_its_functions() -> None:
         ([{**SERVER, "tools": [ADD] * (MAX_TOOLS // 2)}, ADD] * 2, "tools"),
         ([{**SERVER, "tools": [ADD] * (MAX_TOOLS + 1)}], "tools[0].tools"),
         ([{**PATCH, "format": {"type": 3}}], "tools[0].format.type"),
+        ([{"type": "function", "function": ADD}], "tools[0].function"),  # as chats have it
     ],
 )
 def test_what_cannot_be_is_named(tools: list[Any], param: str) -> None:
