@@ -188,6 +188,8 @@ def _items(fields: Fields, previous: Previous) -> tuple[Sequence[object], Sequen
     value = fields.raw("input")
     if isinstance(value, str):
         return before, [{"type": "message", "role": "user", "content": value}]
+    if isinstance(value, Mapping) and not fields.ignored.strict:  # one in place of a list
+        return before, [value]
     if value is None and before:
         return before, []
     return before, fields.need("input", list)

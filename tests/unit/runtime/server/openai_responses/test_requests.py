@@ -50,6 +50,14 @@ def test_a_conversation_goes_on_from_a_response() -> None:
     assert request.echoed["previous_response_id"] == "resp_1"
 
 
+def test_one_item_may_stand_in_place_of_a_list() -> None:
+    item = {"role": "user", "content": "Hi"}
+    assert read(input=item).chat == read().chat
+    assert read(input=item).items == (item,)
+    with pytest.raises(ApiError, match="`input`: expected a list"):
+        read(Ignored(strict=True), input=item)
+
+
 def test_no_response_and_no_tools_of_a_server_ask_for_nothing() -> None:
     assert read(previous_response_id="", max_tool_calls=3).chat == read().chat
 
