@@ -19,13 +19,14 @@ FoundT = TypeVar("FoundT")
 _SHOWN_LETTERS = 80
 _MAX_LETTERS, _MAX_QUANTIFIERS = 512, 3
 _SECONDS = 20.0
-_UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?(?!:)|\\[1-9]")
-_QUANTIFIER = re.compile(r"[*+?{]")
+_UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?(?!:|<?[!=])|\\[1-9]")
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+_QUANTIFIER = re.compile(r"[*+{]|(?<!\()\?")  # not the one behind the parenthesis of a group
 
 
 def is_quick(pattern: str) -> bool:
     """Return whether an expression matches a name in little time, whatever the name is."""
-    count = len(_QUANTIFIER.findall(pattern))
+    count = len(_QUANTIFIER.findall(_ESCAPED.sub("a", pattern)))
     is_short = len(pattern) <= _MAX_LETTERS and count <= _MAX_QUANTIFIERS
     return is_short and not _UNSAFE.search(pattern)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemma4_compile.checkpoint.adapter_patterns import Patterns, WholeNames
+from gemma4_compile.checkpoint.adapter_patterns import Patterns, WholeNames, is_quick
 
 
 def test_a_pattern_may_not_take_long() -> None:
@@ -25,3 +25,20 @@ def test_an_expression_is_of_whole_names() -> None:
 @pytest.mark.parametrize("pattern", [None, ["q_proj"], "(a+)+b", ".*.*.*.*"])
 def test_what_may_not_be_matched_fits_no_name(pattern: object) -> None:
     assert not WholeNames("exclude_modules", pattern).fit("layers.0.self_attn.q_proj")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (r"(?!.*vision).*\.(?:q|k)_proj", True),
+        (r".*\.layers\.\d+\.(?:mlp|self_attn)\.(?:up|down|q)_proj", True),
+        (r".*(?<!visual)\.q_proj", True),
+        (r"\(*\(*\(*\(*b", False),  # the parentheses are letters, each with a quantifier
+        (r"(?!(?:a+)+b)c", False),
+        (r"(?P<a>a)", False),
+        (r"(a)\1", False),
+        (r"a?b?c?d?", False),
+    ],
+)
+def test_what_is_quick_to_match(pattern: str, expected: bool) -> None:
+    assert is_quick(pattern) is expected
