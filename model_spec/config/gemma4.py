@@ -112,6 +112,12 @@ class Gemma4Config(TextConfig):
         elif model_type in TEXT_TYPES.values():
             top = text = ConfigFields(values, "", TEXT_DEFAULTS[model_type])
             text.get("model_type")
+            if isinstance(values.get("text_config"), Mapping) and values["text_config"]:
+                whole = next(one for one, of in TEXT_TYPES.items() if of == text_type)
+                raise ConfigError(
+                    f"config key `model_type`: `{model_type}` has no sections, found `text_config`",
+                    hint=f"set it to `{whole}`, whose text is in `text_config`",
+                )
         else:
             raise unsupported_type(model_type)
         refuse_variants(top, text)

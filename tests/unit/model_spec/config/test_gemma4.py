@@ -234,3 +234,13 @@ def test_config_of_other_kinds_saved_by_transformers(
     saved.save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     assert Gemma4Config.from_dict(written) == Gemma4Config.from_dict(values)
+
+
+def test_a_text_models_config_has_no_section_of_text() -> None:
+    """What stands there was meant: without it every key would have its default."""
+    values = hub_config()
+    with pytest.raises(ConfigError, match="`gemma4_text` has no sections") as caught:
+        Gemma4Config.from_dict({**values, "model_type": "gemma4_text"})
+    assert "`gemma4`" in str(caught.value.hint)
+    flat = {**values["text_config"], "model_type": "gemma4_text", "text_config": None}
+    assert Gemma4Config.from_dict(flat) == Gemma4Config.from_dict(hub_config())
