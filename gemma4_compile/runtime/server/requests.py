@@ -35,7 +35,9 @@ _MAX_TOKENS = 2**31 - 1
 # Fields that cannot change a reply of this server.
 _IGNORED = {
     "metadata",
+    "prediction",  # tokens that may come, which are guessed here by the drafter alone
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
     "safety_identifier",
     "service_tier",

@@ -135,8 +135,12 @@ def test_a_strict_request_has_no_unknown_fields(fields: dict[str, Any]) -> None:
 
 def test_what_openai_s_own_clients_send_is_strict() -> None:
     reply = {"role": "assistant", "content": "x", "audio": None, "function_call": None}
-    body = {"messages": [USER, {**reply, "refusal": None, "annotations": []}, USER]}
-    read_chat_request(body, DEFAULTS, 10, Ignored(strict=True))
+    body: dict[str, Any] = {"messages": [USER, {**reply, "refusal": None, "annotations": []}, USER]}
+    body["prediction"] = {"type": "content", "content": "a long text that is changed a little"}
+    body["prompt_cache_options"] = {"mode": "implicit"}
+    ignored = Ignored(strict=True)
+    read_chat_request(body, DEFAULTS, 10, ignored)
+    assert ignored.note() is None
 
 
 def test_other_servers_words_mean_the_same() -> None:
