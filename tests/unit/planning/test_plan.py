@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from operator import mul
 
 import pytest
@@ -17,7 +18,8 @@ from gemma4_compile.model_spec.config.vision import VisionConfig
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.planning.parameter_kinds import KINDS
 from gemma4_compile.planning.plan import BuildPlan, make_plan
-from gemma4_compile.targets import target_spec
+from gemma4_compile.planning.recipe_plan import RecipePlan
+from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.webgpu import LIMITS as WEBGPU_LIMITS
 from tests.marks import slow_unless
 
@@ -103,6 +105,13 @@ KV_MIB = {
     "gemma-3n-E4B-it": ((48, 160), (272, 1280), (1040, 5120)),
 }
 CONTEXTS = (4096, 32_768, 131_072)
+
+
+@cache
+def recipes_of(config: Gemma4Config, most_bytes: int | None) -> tuple[RecipePlan, ...]:
+    """Every recipe's weights, for plans that differ in other things: most of a plan's time."""
+    target = replace(WEBGPU, max_binding_bytes=most_bytes)
+    return make_plan(config, "q4f16", target, 8192, 512).recipes
 
 
 def plan_of(
@@ -235,14 +244,19 @@ def test_state_in_float32_is_twice_as_large() -> None:
 def test_keys_that_no_binding_holds_are_in_parts(
     size: str, quant: str, context: int, parts: int
 ) -> None:
+    config = Gemma4Config.from_preset(f"gemma-4-{size}-it")
+
+    def planned(target: TargetSpec) -> BuildPlan:
+        recipes = recipes_of(config, target.max_binding_bytes)
+        return make_plan(config, quant, target, context, 512, recipes=recipes)
+
     for limits in WEBGPU_LIMITS:
-        config = Gemma4Config.from_preset(f"gemma-4-{size}-it")
-        plan = make_plan(config, quant, target_spec("webgpu", limits), context, 512)
+        plan = planned(target_spec("webgpu", limits))
         plan.check()
         assert plan.kv_parts == parts
         assert plan.state_tensor_bytes <= 128 * MIB
         assert plan.largest_binding_bytes <= 128 * MIB
-    native = make_plan(config, quant, target_spec("cuda"), context, 512)
+    native = planned(target_spec("cuda"))
     native.check()
     assert native.kv_parts == 1
     assert 0 <= plan.kv_bytes - native.kv_bytes <= 2 * 4 * 10 * parts * 4 * 512  # a row a part
@@ -293,7 +307,8 @@ def plan_with_pictures(
     size: str, tokens: int, chunk: int = 512, quant: str = "q4f16", context: int = 8192
 ) -> BuildPlan:
     config = Gemma4Config.from_preset(f"gemma-4-{size}-it", SEES)
-    return make_plan(config, quant, WEBGPU, context, chunk, image_tokens=tokens)
+    recipes = recipes_of(config, WEBGPU.max_binding_bytes)
+    return make_plan(config, quant, WEBGPU, context, chunk, image_tokens=tokens, recipes=recipes)
 
 
 @pytest.mark.slow
