@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.rows import CHUNK as OF_CHUNK
 from gemma4_compile.operators.rows import Few
 from gemma4_compile.runtime import Package
+from gemma4_compile.runtime.check import kernel_check
 from gemma4_compile.runtime.check.kernel_check import (
     CHUNK_ROWS,
     EXPERT_ROWS,
@@ -51,6 +53,19 @@ def library(tiny_package: Path, device: Device) -> NativeLibrary:
 @pytest.fixture(scope="module")
 def kernels(library: NativeLibrary) -> Mapping[str, str]:
     return kernels_of(library.metadata())
+
+
+@pytest.fixture(scope="module")
+def definitions() -> Iterator[Any]:
+    """A process that computes right answers; each has to load the compiler."""
+    with kernel_check._expected_outputs() as process:
+        yield process
+
+
+@pytest.fixture
+def one_process(definitions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let checks share it, which ask it for other answers only."""
+    monkeypatch.setattr(kernel_check, "_expected_outputs", lambda: nullcontext(definitions))
 
 
 def add_to(array: Any, value: float) -> None:
@@ -127,6 +142,7 @@ def test_every_kind_of_fault_is_found(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("wrong_rows", [None, 2, 9])
 def test_a_matmul_of_a_few_rows_is_tried_with_two_as_well(
     device: Device, wrong_rows: int | None
@@ -185,6 +201,7 @@ def rows_tried(operator: Operator, device: Any, chunk: int) -> list[int]:
     return found
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_chunks_matmul_is_tried_with_the_rows_of_each_kernel_of_cuda(device: Device) -> None:
     """The host chooses by their number: 19 alone would reach one of five kernels."""
     tuning = target_spec("cuda").tuning
@@ -201,6 +218,7 @@ def test_a_chunks_matmul_is_tried_with_the_rows_of_each_kernel_of_cuda(device: D
     assert rows_tried(matmul, device, 512) == [19]
 
 
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("is_gate_up", [True, False])
 def test_experts_are_tried_with_the_rows_of_each_kernel_of_cuda(
     is_gate_up: bool, device: Device
@@ -230,6 +248,7 @@ def test_a_compiler_that_does_not_start_is_named(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize(
     "change",
     [{"kind": "of_yesterday"}, {"size": 3}],
