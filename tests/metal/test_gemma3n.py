@@ -19,7 +19,7 @@ def test_two_turns_in_chunks(metal_packages: None, tmp_path: Path) -> None:
     text = gemma3n.KINDS[KIND]
     checkpoint = models.write_checkpoint(tmp_path / "checkpoint", text)
     package = packages.compile_package(
-        checkpoint.path, RECIPE, tmp_path / "package", target="metal"
+        checkpoint.path, RECIPE, tmp_path / "package", target="metal", optimised=False
     )
     run_two_turns(
         Case(

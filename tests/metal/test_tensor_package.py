@@ -37,7 +37,10 @@ def test_logits_are_those_of_transformers_and_of_tokens_one_by_one(
     ids = [2, *np.random.default_rng(0).integers(107, 1000, PROMPT + DECODED - 1).tolist()]
     with metal_target(simdgroup_matrices=True, tensor_operations=True), emulator.mistake(note):
         package = packages.compile_package(
-            "tiny", "q4f16", tmp_path / "package", context_length=64, target="metal"
+            *("tiny", "q4f16", tmp_path / "package"),
+            context_length=64,
+            target="metal",
+            optimised=False,
         )
         engine = Engine.open(package)
         found = [engine.prefill(ids[:PROMPT]), *(engine.decode(one) for one in ids[PROMPT:])]
