@@ -130,7 +130,7 @@ def _open(name: str, *, weights: bool) -> AdapterSource:
     if path.exists():
         _check_directory(path)
     elif is_hub_id(hub_id):
-        path = hub.fetch_adapter(hub_id, pinned or None, weights=weights)
+        path = hub.fetch_adapter(hub_id, pinned or None, weights=False)
         origin = {"kind": "hub", "model": hub_id, "revision": path.name}
     else:
         raise CheckpointError(
@@ -145,6 +145,8 @@ def _open(name: str, *, weights: bool) -> AdapterSource:
         origin["base"] = config.base
     tensors = None
     if weights:
+        if origin["kind"] == "hub":  # what the config says is not merged is not downloaded
+            hub.fetch_adapter(hub_id, path.name, weights=True)
         file = path / ADAPTER_WEIGHTS
         if not file.exists():
             raise kinds.no_adapter(listing(path))
