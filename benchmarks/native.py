@@ -358,6 +358,7 @@ def main() -> None:
         ):
             measurement = Measurement(package, options, graphs, ple, experts, cache)
             common |= {"graphs": graphs and package.device == "cuda", "ple": ple}
+            common |= {"programmatic_launch": measurement.engine.model.library.programmatic}
             if any(options.expert_cache):
                 common["expert_cache"] = cache
             common |= experts_by_place(measurement.engine)
