@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 (MEMORY,) = (each for each in CONVERSATIONS if each.name == "memory")
 FITTING = ["default"]
-SCENARIOS = ("first_visit", "kept_on_reload", "fixed_by_a_person")
+# The driver compiles for a minute at each start: a second one is in test_firefox.py, scripted in
+# test_page.py (libraries).
+SCENARIOS = ("first_visit", "fixed_by_a_person")
 AXE = PLUGIN.parents[1] / "node_modules" / "axe-core" / "axe.min.js"
 
 
