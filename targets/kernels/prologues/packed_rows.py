@@ -122,8 +122,8 @@ def left_args(
     Of those by a checkpoint's step words alone; halves and powers where it comes as such.
     """
     if in_halves:
-        specs = zip((HALVES, POWERS), halved_specs(size[1], size[0]), strict=True)
-        return [build.arg(name, *spec) for name, spec in specs]
+        halved = zip((HALVES, POWERS), halved_specs(size[1], size[0]), strict=True)
+        return [build.arg(name, *spec) for name, spec in halved]
     if not is_int8:
         return [build.arg("x", size, dtype)]
     if steps_in:
