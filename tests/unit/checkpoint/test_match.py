@@ -82,6 +82,16 @@ def test_shards_equal_the_single_file(directory: Path) -> None:
     assert all(np.array_equal(read(name, 0, 1), rows) for name, rows in whole.items())
 
 
+def test_weights_without_their_values_are_called_that(tmp_path: Path) -> None:
+    written = write_checkpoint(tmp_path, E2B_LIKE)
+    weights = {PREFIX + name: values for name, values in written.weights.items()}
+    weights[f"{PREFIX}norm.weight"] = np.zeros(0, np.float32)
+    write_safetensors(tmp_path / "model.safetensors", weights, "float32")
+    with pytest.raises(CheckpointError, match=r"norm\.weight` has shape \(0,\)") as caught:
+        matched(Checkpoint.open(tmp_path))
+    assert "without its values" in str(caught.value.hint)
+
+
 def test_media_tensors_and_unused_keys_are_skipped(tmp_path: Path) -> None:
     written = write_checkpoint(tmp_path, E2B_LIKE)
     weights = {PREFIX + name: values for name, values in written.weights.items()}

@@ -113,8 +113,9 @@ DAMAGED: dict[str, tuple[object, bytes, str]] = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damage_is_refused(name: str, file: Path) -> None:
     header, data, message = DAMAGED[name]
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as caught:
         read_header(write(file, header, data))
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
