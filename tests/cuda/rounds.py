@@ -104,3 +104,24 @@ def shared_rounds(package: Path) -> None:
         assert waits[-1] == 1
     assert [one.length - len(PROMPT) for one in sequences] == [3, 4, 2]
     assert all(one.tentative is None for one in sequences)
+
+
+def rounds_refused(package: Path) -> None:
+    """Whatever refuses, the host issues the launches."""
+    engine = begin_rounds(package)
+    CUDA.fail("cudaGraphInstantiate")
+    for _ in range(2):
+        step = drawn_round(engine, 3, 3)
+        assert len(step.direct) > 50
+        assert not step.replayed
+    CUDA.fail("")
+    assert not drawn_round(engine, 3, 3).replayed, "it is not tried again"
+
+
+def plain_rounds(package: Path) -> None:
+    """Without graphs ids are waited for once, too."""
+    engine = begin_rounds(package)
+    for _ in range(2):
+        step = drawn_round(engine, 3, 1)
+        assert CUDA.downloads == 1
+        assert not step.replayed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,34 @@ def joint_steps(package: Path) -> None:
         assert len(step.direct) == 4, "a draw for those that are written"
         assert CUDA.downloads == 1
         assert reading.logits is not None
+
+
+def shared_storage(package: Path) -> None:
+    """Graphs of all sizes write the same intermediate results, and each has results of its own."""
+    engine = Engine.open(package, sequences=4)
+    sequences = [engine.sequence, *(engine.sequences.add() for _ in range(3))]
+    for sequence in sequences:
+        engine.prefill(PROMPT, sequence)
+    library = engine.model.library
+    replayed: list[list[Launch]] = [launches_of(lambda: add(engine, 4)).replayed]
+    for count in (2, 4, 3):
+        ids = [5, 6, 7, 8][:count]
+        step = launches_of(lambda ids=ids: engine.joint.add(sequences[: len(ids)], ids))
+        replayed.append(step.replayed)
+        sizes = [one.nbytes for one in library.graph_storage.shared]
+        if count == 4:
+            most = sum(sizes)
+    assert sum(sizes) == most > 0, "steps of fewer rows need none besides"
+    assert all(nbytes & (nbytes - 1) == 0 for nbytes in sizes)
+    made = engine.joint.steps._graphs._graphs._made
+    results = [{one.data_ptr() for one in graph.output} for graph in made.values()]
+    assert len(results) == 3
+    used = [addresses(launches) for launches in replayed]
+    shared = {one.address for one in library.graph_storage.shared}
+    assert all(one & other & shared for one, other in combinations(used, 2))
+    for index, own in enumerate(results, 1):
+        writers = [place for place, one in enumerate(used) if own & one]
+        assert writers == [index], "logits that another graph writes are lost"
 
 
 def forked_logits(package: Path) -> None:

@@ -6,8 +6,8 @@ than a GPU takes to run them.
 
 A graph holds addresses, so everything that they point to has to stay: weights and state belong to
 the engine, and the intermediate results of the recorded call are kept out of TVM's pool for as long
-as the graph is. They are found by a second virtual machine of the same library, whose instrument
-sees every allocation; the one that runs everything else has no instrument and no cost.
+as the graph is. They are allocated by a second virtual machine of the same library, which asks for
+every allocation here (`graph_storage.py`); the one that runs everything else has no such cost.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ import tvm_ffi
 
 from gemma4_compile.runtime.device.cuda_runtime import DEFAULT_STREAM, CudaError, CudaRuntime
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.graph_storage import Allocate, GraphStorage, Lent
 from gemma4_compile.runtime.device.programmatic_launch import begin_early
 
 SWITCH = "GEMMA4_CUDA_GRAPHS"
@@ -32,7 +33,6 @@ SWITCH = "GEMMA4_CUDA_GRAPHS"
 
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed: an allocation does not end the capture
 _KERNEL, _COPY = 0, 1  # cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy
-_ALLOCATE = "vm.builtin.alloc_storage"
 _BUILTIN = "vm.builtin."
 # What the virtual machine does on the host alone. Anything else, such as a copy, might be done once
 # while recording and never again.
@@ -87,20 +87,28 @@ class Copier(Protocol):
 
 
 class Watch:
-    """Instrument of a virtual machine: keeps what a recorded call allocates.
+    """Instrument of a virtual machine, and what it allocates by while a call is recorded.
 
     It must not refer to the machine, which refers to it: such a cycle would never be freed.
     """
 
-    def __init__(self, copier: Copier | None = None, *, programmatic: bool = False) -> None:
+    def __init__(
+        self,
+        copier: Copier | None = None,
+        storage: GraphStorage | None = None,
+        *,
+        programmatic: bool = False,
+    ) -> None:
         """Take what else is told of each call, whose copies may be in a graph.
 
         Parameters
         ----------
+        storage : of all calls that the engine records; by default of this machine's alone
         programmatic : whether the machine's kernels may begin before the last one has ended
         """
         self.programmatic = programmatic
-        self._kept: list[object] | None = None
+        self._storage = GraphStorage() if storage is None else storage
+        self._lent: Lent | None = None
         self._unknown = ""
         self._copier = copier
 
@@ -110,15 +118,25 @@ class Watch:
         return 0 if self._copier is None else self._copier.copies
 
     @contextmanager
-    def recording(self) -> Iterator[list[object]]:
-        """Collect allocations; NotRecordableError at the end if something else was done."""
-        self._kept, self._unknown = [], ""
-        try:
-            yield self._kept
-        finally:
-            self._kept = None
+    def recording(self, own: Collection[int] = ()) -> Iterator[Lent]:
+        """Lend memory to a call; NotRecordableError at the end if something else was done.
+
+        `own` : numbers of its allocations that no other call may have
+        """
+        self._unknown = ""
+        with self._storage.lent(own) as self._lent:
+            try:
+                yield self._lent
+            finally:
+                self._lent = None
         if self._unknown:
             raise NotRecordableError(f"the library calls `{self._unknown}`")
+
+    def allocate(self, allocate: Allocate, *arguments: Any) -> object:
+        """As TVM's function, for the machine; what a recorded call is lent stays with the graph."""
+        if self._lent is None:
+            return allocate(*arguments)
+        return self._lent.take(allocate, *arguments)
 
     def __call__(
         self, function: object, name: str, before: bool, result: object, *arguments: object
@@ -126,12 +144,10 @@ class Watch:
         """Take note of one call of the machine, which is made in any case."""
         if self._copier is not None:
             self._copier(function, name, before, result, *arguments)
-        if self._kept is None:
+        if self._lent is None:
             return 0
         if before and name.startswith(_BUILTIN) and name not in _HOST_ONLY:
             self._unknown = name
-        elif not before and name == _ALLOCATE:
-            self._kept.append(result)
         return 0
 
 
@@ -149,11 +165,11 @@ class Graph(Generic[OutputT]):
     ) -> None:
         self._cuda = cuda
         self._executable = executable
-        self._kept: list[object] = []
+        self._kept: Sequence[object] = ()
         self.output = output
         self.kernels = kernels
 
-    def keep(self, objects: list[object]) -> None:
+    def keep(self, objects: Sequence[object]) -> None:
         """Let objects live as long as the graph."""
         self._kept = objects
 
@@ -180,11 +196,29 @@ def record(
     NotRecordableError
         If something else than launches would be recorded, or the driver refuses.
     """
+    own: set[int] = set()  # which allocations have results is known once there are some
+    while True:
+        graph, lent = _record(cuda, device, watch, action, own)
+        places = lent.places(_tensors(graph.output))
+        if places <= own:
+            graph.keep(lent.taken)
+            return graph
+        own |= places
+
+
+def _record(
+    cuda: CudaRuntime,
+    device: Device,
+    watch: Watch,
+    action: Callable[[], OutputT],
+    own: Collection[int],
+) -> tuple[Graph[OutputT], Lent]:
+    """As `record`, with memory whose allocations `own` are of this call alone."""
     stream = graph = None
     try:
         stream = cuda.make("cudaStreamCreateWithFlags", 1)  # does not wait for the default stream
         copied = watch.copies
-        with watch.recording() as kept:
+        with watch.recording(own) as lent:
             cuda.call("cudaStreamBeginCapture", stream, ctypes.c_int(_RELAXED))
             try:
                 with _without_collection(), device.stream(stream.value or 0):
@@ -206,9 +240,7 @@ def record(
             cuda.code("cudaGraphDestroy", graph)
         if stream:
             cuda.code("cudaStreamDestroy", stream)
-    result = Graph(cuda, executable, output, kernels)
-    result.keep(kept)
-    return result
+    return Graph(cuda, executable, output, kernels), lent
 
 
 @contextmanager

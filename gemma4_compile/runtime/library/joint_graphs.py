@@ -8,7 +8,6 @@ from typing import Generic
 
 import tvm_ffi
 
-from gemma4_compile.runtime.device.cuda_graph import Watch
 from gemma4_compile.runtime.device.cuda_runtime import CudaError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.call_graphs import CallGraphs, CallsT, Tensors
@@ -44,10 +43,9 @@ class JointGraphs(Generic[CallsT]):
         self.calls = functions(library)
         self._graphs: CallGraphs[CallsT] | None = None
         if graphs:
-            watch = Watch(library.copier, programmatic=library.programmatic)
+            recorded, watch = library.recorded()
             try:
-                watched = functions(library.watched(watch))
-                self._graphs = CallGraphs(self.calls, watched, watch, device)
+                self._graphs = CallGraphs(self.calls, functions(recorded), watch, device)
             except CudaError as error:
                 _log.warning("no CUDA graphs of %s: %s", what, error)
 

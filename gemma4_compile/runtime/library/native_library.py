@@ -13,8 +13,9 @@ from gemma4_compile import abi
 from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.device import metal_launcher
-from gemma4_compile.runtime.device.cuda_graph import Copier
+from gemma4_compile.runtime.device.cuda_graph import Copier, Watch
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.graph_storage import GraphStorage, allocating_by
 from gemma4_compile.runtime.library.library_file import (
     is_for_another_machine,
     machine_of,
@@ -36,6 +37,7 @@ class NativeLibrary:
     ----------
     copier : what is told of every call, also of those that become a graph; None for nothing
     programmatic : whether kernels of a graph may begin before the last one has ended
+    graph_storage : memory of all calls that become a graph
     """
 
     def __init__(self, path: Path, device: Device | None = None) -> None:
@@ -58,6 +60,7 @@ class NativeLibrary:
         self._device = device
         self.copier: Copier | None = None
         self.programmatic = False
+        self.graph_storage = GraphStorage()
 
     def copied_by(self, copier: Copier) -> NativeLibrary:
         """The same library in a virtual machine, all of whose calls `copier` is told of."""
@@ -65,14 +68,18 @@ class NativeLibrary:
         other.copier = copier
         return other
 
-    def watched(self, instrument: Callable[..., int]) -> NativeLibrary:
+    def watched(
+        self, instrument: Callable[..., int], allocate: Callable[..., object] | None = None
+    ) -> NativeLibrary:
         """The same library in a virtual machine that reports its calls to `instrument`.
 
         It is called before and after every call: the function, its name, whether it is before, the
         result, and the arguments.
+
+        `allocate` : what the machine allocates by, as of `allocating_by`
         """
         other = copy.copy(self)
-        other._machine = _machine(self._module, self._device)
+        other._machine = _machine(self._module, self._device, allocate)
         other._machine["set_instrument"](tvm_ffi.convert(instrument))
         return other
 
@@ -98,6 +105,11 @@ class NativeLibrary:
             return False
         return True
 
+    def recorded(self) -> tuple[NativeLibrary, Watch]:
+        """The same library in a virtual machine whose calls can become graphs, and its watch."""
+        watch = Watch(self.copier, self.graph_storage, programmatic=self.programmatic)
+        return self.watched(watch, watch.allocate), watch
+
     def linked_function(self, name: str) -> tvm_ffi.Function:
         """A C++ function that was linked into the library.
 
@@ -119,14 +131,17 @@ def _path_for_tvm(path: Path) -> str:
         ) from error
 
 
-def _machine(module: tvm_ffi.Module, device: Device) -> tvm_ffi.Module:
+def _machine(
+    module: tvm_ffi.Module, device: Device, allocate: Callable[..., object] | None = None
+) -> tvm_ffi.Module:
     """A virtual machine for the library's functions."""
     machine = module["vm_load_executable"]()
     # Shapes are computed on the CPU, which is last.
     devices = [device.type] if device.is_cpu else [device.type, DeviceType.CPU]
-    machine["vm_initialization"](
-        *(value for kind in devices for value in (kind, 0, _POOLED_ALLOCATOR))
-    )
+    with allocating_by(allocate):
+        machine["vm_initialization"](
+            *(value for kind in devices for value in (kind, 0, _POOLED_ALLOCATOR))
+        )
     return machine
 
 

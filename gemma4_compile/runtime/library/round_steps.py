@@ -202,10 +202,7 @@ class GraphRounds:
         uniform: tvm_ffi.Tensor,
         top_p: tvm_ffi.Tensor,
     ) -> tvm_ffi.Tensor:
-        """As the plain one, and no graph: a few launches, while the GPU has the model to run.
-
-        A graph would keep what they hold, some MB a row, for each number of rows.
-        """
+        """As the plain one, and no graph: a few launches, while the GPU has the model to run."""
         return self._plain.draw(logits, temperature, uniform, top_p)
 
     @property
@@ -231,9 +228,9 @@ def round_steps(
 
     plain = calls(library)
     if graphs:
-        watch = Watch(library.copier, programmatic=library.programmatic)
+        recorded, watch = library.recorded()
         try:
-            return GraphRounds(plain, calls(library.watched(watch)), watch, device)
+            return GraphRounds(plain, calls(recorded), watch, device)
         except CudaError as error:
             _log.warning("no CUDA graphs of guesses: %s", error)
     return plain

@@ -11,7 +11,7 @@ import numpy as np
 import tvm_ffi
 
 from gemma4_compile import abi
-from gemma4_compile.runtime.device.cuda_graph import SWITCH, Replayed, Watch
+from gemma4_compile.runtime.device.cuda_graph import SWITCH, Replayed
 from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime, Readback
 from gemma4_compile.runtime.device.device import Device, view
 from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
@@ -110,13 +110,10 @@ class GraphSteps:
         vocab_size: int,
     ) -> None:
         """Prepare; CudaError if CUDA's runtime is not to be had."""
-        self._cuda, self._watch, self._device = (
-            CudaRuntime(),
-            Watch(library.copier, programmatic=library.programmatic),
-            device,
-        )
+        self._cuda, self._device = CudaRuntime(), device
         self._plain = PlainSteps(library, device, state, params, vocab_size)
-        self._watched = PlainSteps(library.watched(self._watch), device, state, params, vocab_size)
+        recorded, self._watch = library.recorded()
+        self._watched = PlainSteps(recorded, device, state, params, vocab_size)
         self._graphs: dict[int, _Graphs] = {}
 
     def forward(self, ids: tvm_ffi.Tensor, *, slot: int) -> tvm_ffi.Tensor:
