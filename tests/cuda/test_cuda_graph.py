@@ -23,10 +23,6 @@ def test_steps_of_several_sequences_have_a_graph_for_their_number(package: Path)
     assert "graph" not in fake.run("joint_steps", package)
 
 
-def test_graphs_share_intermediate_results_and_no_results(package: Path) -> None:
-    assert "graph" not in fake.run("shared_storage", package)
-
-
 def test_several_sequences_have_graphs_of_their_own(package: Path) -> None:
     assert "graph" not in fake.run("several_sequences", package)
 

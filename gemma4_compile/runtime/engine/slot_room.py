@@ -6,6 +6,8 @@ from gemma4_compile.options.chat import ON_GPU
 from gemma4_compile.options.serve import MOST_DEFAULT_SLOTS
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.graph_memory import graph_bytes
+from gemma4_compile.runtime.library.steps import graphs_wanted
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.package.room import (
     MemoryNeed,
@@ -58,6 +60,8 @@ def package_need(
     compiled = package.chat_config.context_window_size
     if package.library is None:
         return None
+    if graphs_wanted(device, None) and not package.embeds:
+        further += graph_bytes(package.chat_config.vocab_size, sequences, drafter=further > 0)
     cache = package.tensor_cache
     return memory_need(package.library, cache, compiled, device, placement, further, sequences)
 

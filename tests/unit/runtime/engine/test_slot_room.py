@@ -10,6 +10,7 @@ import pytest
 
 from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
 from gemma4_compile.package.libraries import LibraryRecord
+from gemma4_compile.runtime.device.cuda_graph import SWITCH
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine import slot_room
 from gemma4_compile.runtime.engine.slot_room import default_slots, loaded_bytes, slots_that_fit
@@ -47,7 +48,7 @@ def test_slots_without_keys_of_their_own_are_as_many_as_may_be() -> None:
     assert slots_that_fit(record, MemoryNeed(1, 0, 8192), 100, 8192) == 4
 
 
-def table_and_experts(device: str) -> Package:
+def table_and_experts(device: str, vocab_size: int = 0) -> Package:
     """Of 3,000 MB of weights 400 are the table and 1,200 experts; a slot takes 500."""
     words = {"embed_tokens_per_layer.weight": 100 * MB, "layers.0.experts.up.weight": 300 * MB}
     records = tuple(TensorRecord(name, (n,), "float32", 0) for name, n in words.items())
@@ -55,7 +56,8 @@ def table_and_experts(device: str) -> Package:
         device=device,
         library=RECORD,
         drafter_cache=None,
-        chat_config=SimpleNamespace(context_window_size=8192),
+        embeds=False,
+        chat_config=SimpleNamespace(context_window_size=8192, vocab_size=vocab_size),
         tensor_cache=TensorCache((Shard("params_shard_0.bin", 1600 * MB, "", records),), 2),
     )
     return cast(Package, package)
@@ -95,3 +97,19 @@ def test_what_came_to_lie_on_the_device_counts(
     wish = Wish(None, context, False, Placement(), sequences=2)
     taken = loaded_bytes(table_and_experts(device), Device(device), wish, found)
     assert taken == nbytes * MB
+
+
+def test_results_of_cuda_graphs_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A MB is a row of logits: of a step a slot, of two calls of 2 to 8 rows, and 3 * 8 shared."""
+    most = Placement("gpu", 1.0)
+
+    def taken(device: str, sequences: int) -> int:
+        package = table_and_experts(device, MB // 4)
+        wish = Wish(None, None, False, Placement(), sequences=sequences)
+        return loaded_bytes(package, Device(device), wish, most)
+
+    assert taken("cuda", 1) == (3500 + 1 + 3) * MB
+    assert taken("cuda", 3) == (4500 + 3 + 2 * 35 + 3 * 8) * MB
+    assert taken("cpu", 3) == (4500 - 400) * MB
+    monkeypatch.setenv(SWITCH, "0")
+    assert taken("cuda", 3) == 4500 * MB
