@@ -38,5 +38,6 @@ def divided_bytes(layers: Sequence[LayerPlan], dtype: str, target: TargetSpec) -
         )
         if (found := divided(attention)) is not None:
             memory = found.memory().values()
-            most = max(most, sum(prod(shape) * DTYPE_BYTES[kind] for shape, kind in memory))
+            sizes = (prod(map(int, shape)) * DTYPE_BYTES[kind] for shape, kind in memory)
+            most = max(most, sum(sizes))
     return most

@@ -134,11 +134,11 @@ def test_rounds_of_several_in_one_forward(engines: Both) -> None:
         for step in range(3):
             tokens = ids_of(len(every), 23 + step)
             engine.joint_rounds.begin(rounds, tokens, drafts)
-            for one, token in zip(rounds, tokens, strict=True):
-                guesses, rows = one.advance(token, drafts)
+            for own, token in zip(rounds, tokens, strict=True):
+                guesses, rows = own.advance(token, drafts)
                 assert len(guesses) == (drafts if step else 0)
                 found += [rows.read(row).copy() for row in range(len(guesses) + 1)]
-                one.accept(len(guesses) // 2)
+                own.accept(len(guesses) // 2)
         return found
 
     engines.same(action)
