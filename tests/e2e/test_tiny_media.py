@@ -47,9 +47,8 @@ def wrong_answers(package: Path, tasks: Sequence[MediaTask]) -> list[str]:
 @pytest.mark.slow
 def test_nineteen_of_twenty_held_out_files(compiled: Compiler) -> None:
     pictures = picture_tasks(7, seed=12)
-    pictures[::2] = [
-        replace(task, budget=70) for task in pictures[::2]
-    ]  # half with the fewest rows
+    # All but two with the fewest rows, which take a quarter of the time and less.
+    pictures[2:] = [replace(task, budget=70) for task in pictures[2:]]
     tasks = [*pictures, *sound_tasks(7, seed=12), *absent_tasks(7, seed=12)]
     wrong = wrong_answers(compiled(SEEING, "cpu", "q4f16"), tasks)
     assert len(wrong) <= len(tasks) // 20, "\n".join(wrong)
