@@ -39,7 +39,7 @@ def _is_below(file: str) -> bool:
         len(file) <= _MAX_LETTERS
         and len(parts) <= _MAX_FOLDERS + 1
         and file.isprintable()
-        and not {"\\", ":"} & set(file)
+        and not set("\\:*?") & set(file)
         and all(part and not part.startswith(".") for part in parts)
     )
 
