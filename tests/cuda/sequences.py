@@ -132,8 +132,10 @@ def shared_storage(package: Path) -> None:
             most = sum(sizes)
     assert sum(sizes) == most > 0, "steps of fewer rows need none besides"
     assert all(nbytes & (nbytes - 1) == 0 for nbytes in sizes)
+    assert engine.joint.steps is not None
+    assert engine.joint.steps._graphs._graphs is not None
     made = engine.joint.steps._graphs._graphs._made
-    results = [{one.data_ptr() for one in graph.output} for graph in made.values()]
+    results = [{one.data_ptr() for one in graph.output or ()} for graph in made.values()]
     assert len(results) == 3
     used = [addresses(launches) for launches in replayed]
     shared = {one.address for one in library.graph_storage.shared}
