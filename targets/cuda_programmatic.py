@@ -25,6 +25,7 @@ _CHUNKS = ("int8_gemm_", "gemm_", "prefill_attention")
 """Kernels of a prompt's chunks, which no graph has: pointers from a wait would cost them a few
 per cent."""
 _LOOP = re.compile(r" *for \(int (\w+) = 0; \1 < [1-9]\d*; \+\+\1\) \{")
+_PAST = ("return", "break", "continue", "goto")
 _GUARD = "#if defined(__CUDA_ARCH_FEAT_SM90_ALL)"
 _BEGIN_NEXT = '  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");'
 _WAIT = '  asm volatile("griddepcontrol.wait;" : {pointers} : : "memory");'
@@ -71,12 +72,12 @@ def _body(name: str, parameters: str, body: list[str]) -> list[str]:
 
 
 def _first_access(body: list[str], pointers: list[str]) -> int:
-    """The first statement that names one of the pointers or ends the kernel.
+    """The first statement that names one of the pointers, or goes past others.
 
     Every thread gets there: it is none of an `if`, but may be of a loop, which then waits each
     time; only the first takes long.
     """
-    named = re.compile(rf"\b(?:{'|'.join(map(re.escape, pointers))}|return)\b")
+    named = re.compile(rf"\b(?:{'|'.join([*map(re.escape, pointers), *_PAST])})\b")
     begin = depth = within = 0
     for i, line in enumerate(body):
         if depth == within:

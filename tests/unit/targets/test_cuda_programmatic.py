@@ -71,6 +71,14 @@ def test_no_kernel_ends_without_a_wait(statement: str) -> None:
     assert body_of(begin_early(kernel("nothing_kernel", "int a = 1;")))[-1] == WAIT
 
 
+@pytest.mark.parametrize("past", ["break;", "continue;"])
+def test_no_thread_leaves_a_loop_without_a_wait(past: str) -> None:
+    loop = ["for (int v = 0; v < 3; ++v) {", f"  if (n == v) {{ {past} }}", "  y_ptr[v] = 1;", "}"]
+    found = body_of(begin_early(kernel("few_row_kernel", *loop)))
+    stripped = [line.strip() for line in loop]
+    assert found == [BEGIN, stripped[0], WAIT, *stripped[1:]]
+
+
 def test_kernels_of_chunks_stay_as_they_are() -> None:
     text = kernel("int8_gemm_q4_none_kernel", "y_ptr[0] = 1;")
     assert begin_early(text) == text
