@@ -249,6 +249,7 @@ def calls(case: Case, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     everything.plan_model.side_effect = lambda request, *_: ([everything.plan], {}, request)
     everything.Model.of.return_value = Served()
     everything.Package.open.return_value.chat_config.context_window_size = 512
+    everything.Package.open.return_value.chat_config.conversation = {}
     everything.Package.open.return_value.embeds = False
     everything.Worker.side_effect = lambda load, queue: (load(), everything.worker)[1]
     everything.calibrating.return_value.__enter__.return_value = None
