@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.grammar.call_schema_merge import (
@@ -23,6 +24,8 @@ _MOST_STATES = 256  # sets of values that are used already: all of eight values
 _MOST_PLACES = 4096  # pairs of a value and how many are used
 _MOST_LISTS = 400  # of a reply in any order: all of five values
 _MOST_ORDERED = 1024  # all sets of ten values
+_MOST_READ = 2 * _MOST_PLACES  # schemas and values: references can name the same ones again
+_MAX_DEPTH = 60
 _LISTED = {"const", "enum"}
 _SIZES = ("imum", "Items", "Length", "Properties")
 _BESIDE = _LISTED | {"type"} | {f"{end}{size}" for size in _SIZES for end in ("max", "min")}
@@ -35,25 +38,43 @@ Name = Callable[[str], str]
 
 def listed_values(schema: object, reader: SchemaReader, where: str) -> list[object] | None:
     """The values that a schema allows, each once; None if they are not a few that it lists."""
-    if not isinstance(schema, Mapping):
-        return [] if schema is False else None
-    plain = dict(reader.plain(schema, where))
-    if plain.pop("nullable", False) is True:
-        return _joined([listed_values(plain, reader, where), [None]])
-    choices = reader.choices(plain, where)
-    if choices is not None:
-        return _joined([listed_values(one, reader, where) for one in choices])
-    kinds = reader.types({"type": plain["type"]}) if "type" in plain else None
-    if _LISTED & set(plain):
-        values = plain.get("enum", [plain.get("const")])
-        if not isinstance(values, list) or len(values) > MOST_VALUES or set(plain) - _BESIDE:
+    return _Values(reader, where).of(schema)
+
+
+@dataclass
+class _Values:
+    reader: SchemaReader
+    where: str
+    left: int = _MOST_READ
+
+    def of(self, schema: object, depth: int = 0) -> list[object] | None:
+        self.left -= 1
+        if self.left < 0 or depth > _MAX_DEPTH:
             return None
-        if "const" in plain:
-            values = [value for value in values if json_key(value) == json_key(plain["const"])]
-        return _joined([[value for value in values if fits(value, kinds, plain)]])
-    if kinds is None:
-        return None
-    return _joined([_of_type(kind, plain) for kind in kinds])
+        if not isinstance(schema, Mapping):
+            return [] if schema is False else None
+        plain = dict(self.reader.plain(schema, self.where))
+        if plain.pop("nullable", False) is True:
+            return _joined([self.of(plain, depth + 1), [None]])
+        choices = self.reader.choices(plain, self.where)
+        if choices is not None:
+            return _joined(self.of(one, depth + 1) for one in choices)
+        found = self._listed(plain)
+        self.left -= len(found or ())
+        return None if self.left < 0 else found
+
+    def _listed(self, plain: Mapping[str, object]) -> list[object] | None:
+        kinds = self.reader.types({"type": plain["type"]}) if "type" in plain else None
+        if _LISTED & set(plain):
+            values = plain.get("enum", [plain.get("const")])
+            if not isinstance(values, list) or len(values) > MOST_VALUES or set(plain) - _BESIDE:
+                return None
+            if "const" in plain:
+                values = [value for value in values if json_key(value) == json_key(plain["const"])]
+            return _joined([[value for value in values if fits(value, kinds, plain)]])
+        if kinds is None:
+            return None
+        return _joined([_of_type(kind, plain) for kind in kinds])
 
 
 def unique_list(parts: Sequence[str], low: int, high: int | None, name: Name) -> str | None:
@@ -71,7 +92,7 @@ def unique_list(parts: Sequence[str], low: int, high: int | None, name: Name) ->
     most = len(parts) if high is None else min(high, len(parts))
     if low > most:
         return None
-    if sum(math.comb(len(parts), size) for size in range(most + 1)) <= _MOST_STATES:
+    if _are_few(math.comb, len(parts), range(most + 1), _MOST_STATES):
         inner = _in_any_order(parts, low, most, name)
     else:
         inner = _in_order(parts, low, most, name)
@@ -98,7 +119,7 @@ def without_unique_items(part: Mapping[str, object], reader: SchemaReader) -> Ma
     rest = {key: value for key, value in part.items() if key != "uniqueItems"}
     low, high = part.get("minItems", 0), part.get("maxItems")
     if part["uniqueItems"] is not True or (isinstance(high, int) and high <= 1):
-        return part if part["uniqueItems"] not in (True, False, None) else rest
+        return rest if isinstance(part["uniqueItems"], bool | None) else part
     asked = set(constraints(part)) - {"items", "maxItems", "minItems", "type", "uniqueItems"}
     kinds = part.get("type", "array")
     may_be_null = kinds == ["array", "null"]
@@ -117,7 +138,9 @@ def without_unique_items(part: Mapping[str, object], reader: SchemaReader) -> Ma
 
 def _are_counts(low: object, high: object) -> bool:
     counts = [each for each in (low, high) if each is not None]
-    return all(isinstance(each, int) and not isinstance(each, bool) for each in counts)
+    return all(
+        isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in counts
+    )
 
 
 def _lists(values: Sequence[object], low: object, high: object) -> list[list[object]] | None:
@@ -127,9 +150,19 @@ def _lists(values: Sequence[object], low: object, high: object) -> list[list[obj
         (math.perm, itertools.permutations, _MOST_LISTS),
         (math.comb, itertools.combinations, _MOST_ORDERED),
     ):
-        if sum(ways(count, size) for size in sizes) <= most:
+        if _are_few(ways, count, sizes, most):
             return [list(one) for size in sizes for one in of_size(values, size)]
     return None
+
+
+def _are_few(ways: Callable[[int, int], int], count: int, sizes: Iterable[int], most: int) -> bool:
+    """Return whether there are at most so many lists; the first beyond ends the count."""
+    found = 0
+    for size in sizes:
+        found += ways(count, size)
+        if found > most:
+            return False
+    return True
 
 
 def _of_type(kind: str, schema: Mapping[str, object]) -> list[object] | None:
@@ -141,7 +174,7 @@ def _of_type(kind: str, schema: Mapping[str, object]) -> list[object] | None:
     return None if high - low >= MOST_VALUES else list(range(low, high + 1))
 
 
-def _joined(parts: Sequence[list[object] | None]) -> list[object] | None:
+def _joined(parts: Iterable[list[object] | None]) -> list[object] | None:
     found: dict[object, object] = {}
     for part in parts:
         if part is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -134,6 +135,47 @@ def test_other_schemas_list_none(schema: Any) -> None:
     assert values(schema) is None
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"type": "integer", "minimum": i, "maximum": i + 999} for i in range(10_000)]},
+        {"$ref": "#/$defs/0"},  # 2^40 times the same value
+    ],
+)
+def test_no_more_is_read_than_may_be_listed(
+    schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+
+    def counted(value: object) -> object:
+        nonlocal read
+        read += 1
+        assert read < 100_000
+        return value
+
+    monkeypatch.setattr("gemma4_compile.runtime.grammar.unique_items.json_key", counted)
+    own = {str(i): {"anyOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)}
+    reader = SchemaReader({"$defs": {**own, "40": {"const": 1}}}, refused)
+    if "anyOf" in schema:
+        monkeypatch.setattr("gemma4_compile.runtime.grammar.call_schema_merge._MAX_CHOICES", 10_000)
+    assert listed_values(schema, reader, "f") is None
+
+
+def test_lists_are_counted_no_further_than_they_are_spelled_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[int] = []
+
+    def ways(count: int, size: int) -> int:
+        counted.append(size)
+        return math.comb(count, size)
+
+    monkeypatch.setattr(math, "perm", ways)
+    part = {"items": {"type": "integer", "minimum": 0, "maximum": 999}, "uniqueItems": True}
+    assert said(part) == part
+    assert counted == [0, 1]
+
+
 def said(part: dict[str, Any]) -> Mapping[str, object]:
     return without_unique_items(part, SchemaReader({"$defs": DEFINITIONS}, refused))
 
@@ -142,6 +184,7 @@ def test_a_reply_s_list_is_one_of_all_lists() -> None:
     part = {"type": "array", "title": "t", "items": {"$ref": "#/$defs/C"}, "uniqueItems": True}
     assert said(part) == {"title": "t", "enum": [[], ["a"], ["b"], ["a", "b"], ["b", "a"]]}
     assert said({**part, "minItems": 1, "maxItems": 1})["items"] == part["items"]
+    assert said({**part, "uniqueItems": 1}) == {**part, "uniqueItems": 1}
     assert said({**part, "uniqueItems": False}).keys() == {"type", "title", "items"}
     assert said({**part, "type": ["array", "null"], "minItems": 2})["enum"] == [
         *(["a", "b"], ["b", "a"], None)
@@ -163,6 +206,8 @@ def test_a_reply_s_list_is_one_of_all_lists() -> None:
         {"items": {"$ref": "#/none"}},
         {"items": {"enum": [1]}, "minItems": 2},
         {"items": {"enum": [1]}, "minItems": True},
+        {"items": {"enum": [1]}, "minItems": -1},
+        {"items": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 999}] * 100}},
         {"items": {"enum": [1]}, "type": ["array", "object"]},
         {},
     ],
