@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +100,11 @@ def longest_text(directory: Path) -> int | None:
         given = read_json(directory / file).get(key) if (directory / file).is_file() else None
         if given is None:
             continue
-        if not isinstance(given, int | float) or isinstance(given, bool) or not given >= 1:
+        if (
+            not isinstance(given, int | float)
+            or isinstance(given, bool)
+            or not 1 <= given < math.inf
+        ):
             raise CheckpointError(
                 f"`{file}`: `{key}` is {printable(str(given)[:40])!r}, expected how many tokens a "
                 "text has at most",

@@ -20,6 +20,7 @@ from gemma4_compile.errors import CheckpointError
 from gemma4_compile.tiny import materialize_embedding
 
 PREFIX = "sentence_transformers.models."
+INFINITE = '{"max_seq_length": 1e999}'  # a float to a reader of JSON
 
 
 def write(folder: Path, name: str, values: Any) -> None:
@@ -118,10 +119,14 @@ def test_the_longest_text_is_that_of_sentence_transformers(
     assert longest_text(tmp_path) == expected
 
 
-@pytest.mark.parametrize("given", [0, -1, "64", True, [64]])
+@pytest.mark.parametrize("given", [0, -1, "64", True, [64], INFINITE])
 def test_a_longest_text_of_no_length_is_refused(given: Any, tmp_path: Path) -> None:
     assert longest_text(tmp_path) is None
-    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": given})
+    write(
+        tmp_path,
+        "sentence_bert_config.json",
+        given if given == INFINITE else {"max_seq_length": given},
+    )
     with pytest.raises(CheckpointError, match=r"`max_seq_length` is .* expected how many"):
         longest_text(tmp_path)
 
