@@ -40,6 +40,7 @@ from gemma4_compile.targets.kernels.tiles.subgroup_products import (
     COUNTING,
     FLOATS,
     WEIGHTS,
+    HalvesLoader,
     PieceLoader,
     SubgroupSums,
     tile_pieces,
@@ -61,8 +62,8 @@ def fits_subgroup_matrices(operator: BoundedLinear, spec: TargetSpec) -> bool:
     return has_subgroup_matrices(spec) and halves and forms and operator.cols % WEIGHTS == 0
 
 
-class _RowsLoader(PieceLoader):
-    """Rows of x within bounds; 0 beyond the last channel."""
+class _RowsLoader(HalvesLoader):
+    """Rows of x within bounds."""
 
     def __init__(
         self,
@@ -73,26 +74,14 @@ class _RowsLoader(PieceLoader):
         row_of: RowOf,
         bounds: Sequence[Expr],
     ) -> None:
-        super().__init__(size, PIECE, int(x.shape[1]), memory, 0, size.rows, thread, row_of)
-        self._x, self._bounds = x, bounds[:2]
-        self._raw = local((self.count * VECTOR,), "uint32")
+        super().__init__(size, x, memory, thread, row_of)
+        self._bounds = bounds[:2]
 
-    def read(self, step: Expr) -> None:
-        """Read a step's units."""
-        at = self.at(step)
-        for index, row in enumerate(self.rows):
-            put(self._raw, index, read_piece(self._x, row, at * PIECE))
-
-    def write(self, step: Expr) -> None:
-        """Write the units that were read for a step."""
-        inside = self.inside(step) if self.cols % self.size.depth else None
-        for index in range(self.count):
-            piece = vector(self._raw, index)
-            if self._bounds:
-                piece = piece_of([self._bounded(four) for four in halves_of(piece)])
-            if inside is not None:
-                piece = tirx.Select(inside, piece, splat(tirx.const(0, "uint32")))
-            self.put(index, 0, piece)
+    def meant(self, piece: Expr) -> Expr:
+        """Its halves within the bounds, where there are some."""
+        if not self._bounds:
+            return piece
+        return piece_of([self._bounded(four) for four in halves_of(piece)])
 
     def _bounded(self, four: Expr) -> Expr:
         low, high = (splat(bound) for bound in self._bounds)

@@ -33,16 +33,13 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
     RowOf,
     joined,
     lane_of,
-    put,
-    splat,
-    vector,
 )
 from gemma4_compile.targets.kernels.tiles.products import Finish
-from gemma4_compile.targets.kernels.tiles.subgroup_matrices import read_piece
 from gemma4_compile.targets.kernels.tiles.subgroup_products import (
     COUNTED,
     COUNTING,
     WEIGHTS,
+    HalvesLoader,
     PieceLoader,
     SubgroupSums,
     tile_pieces,
@@ -141,8 +138,8 @@ class _RowsLoader(PieceLoader):
             self.put(index, 0, joined(found))
 
 
-class _HalvesLoader(PieceLoader):
-    """Rows that come as halves over powers of two; 0 beyond the last channel."""
+class _ScaledRowsLoader(HalvesLoader):
+    """Rows that come as halves over powers of two."""
 
     def __init__(
         self,
@@ -152,26 +149,9 @@ class _HalvesLoader(PieceLoader):
         thread: Expr,
         row_of: RowOf,
     ) -> None:
-        self._halves, powers = x
-        cols = int(self._halves.shape[1])
-        super().__init__(size, PIECE, cols, memory, 0, size.rows, thread, row_of)
-        self._raw = local((self.count * VECTOR,), "uint32")
+        halves, powers = x
+        super().__init__(size, halves, memory, thread, row_of)
         self.powers = _StoredPowers(powers, row_of)
-
-    def read(self, step: Expr) -> None:
-        """Read a step's units."""
-        at = self.at(step)
-        for index, row in enumerate(self.rows):
-            put(self._raw, index, read_piece(self._halves, row, at * PIECE))
-
-    def write(self, step: Expr) -> None:
-        """Write the units that were read for a step."""
-        inside = self.inside(step) if self.cols % self.size.depth else None
-        for index in range(self.count):
-            piece = vector(self._raw, index)
-            if inside is not None:
-                piece = tirx.Select(inside, piece, splat(tirx.const(0, "uint32")))
-            self.put(index, 0, piece)
 
 
 class _StoredPowers:
@@ -271,7 +251,7 @@ class SubgroupTileProduct:
         row_of_w: RowOf,
     ) -> None:
         self._memory = shared_pieces(tile_pieces(size))
-        rows = _HalvesLoader if str(x[0].dtype) == "float16" else _RowsLoader
+        rows = _ScaledRowsLoader if str(x[0].dtype) == "float16" else _RowsLoader
         self._left = rows(size, x, self._memory, thread, row_of_x)
         self._right = _WeightsLoader(size, weights, self._memory, thread, row_of_w)
         self._sums = SubgroupSums(size, thread)

@@ -13,8 +13,8 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.tir import bind, materialize, store
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.common.blocks import barrier
-from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, RowOf
+from gemma4_compile.targets.kernels.common.blocks import barrier, local
+from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, RowOf, put, splat, vector
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import (
     SIDE,
     SIDE_PIECES,
@@ -25,6 +25,7 @@ from gemma4_compile.targets.kernels.tiles.subgroup_matrices import (
     load_left,
     load_right,
     multiply_add,
+    read_piece,
     store_sums,
 )
 from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE
@@ -87,6 +88,35 @@ class PieceLoader:
     def put(self, index: int, piece: int, value: Expr) -> None:
         """Write a piece of a unit into the tile."""
         store(self._memory, value, self._places[index] + piece)
+
+
+class HalvesLoader(PieceLoader):
+    """Rows of halves (any, cols); 0 beyond the last channel."""
+
+    def __init__(
+        self, size: TensorCoreTuning, x: Buffer, memory: Buffer, thread: Expr, row_of: RowOf
+    ) -> None:
+        super().__init__(size, PIECE, int(x.shape[1]), memory, 0, size.rows, thread, row_of)
+        self._x, self._raw = x, local((self.count * VECTOR,), "uint32")
+
+    def read(self, step: Expr) -> None:
+        """Read a step's units."""
+        at = self.at(step)
+        for index, row in enumerate(self.rows):
+            put(self._raw, index, read_piece(self._x, row, at * PIECE))
+
+    def write(self, step: Expr) -> None:
+        """Write the units that were read for a step."""
+        inside = self.inside(step) if self.cols % self.size.depth else None
+        for index in range(self.count):
+            piece = self.meant(vector(self._raw, index))
+            if inside is not None:
+                piece = tirx.Select(inside, piece, splat(tirx.const(0, "uint32")))
+            self.put(index, 0, piece)
+
+    def meant(self, piece: Expr) -> Expr:
+        """What is multiplied of a piece that was read: itself."""
+        return piece
 
 
 class SubgroupSums:
