@@ -19,8 +19,8 @@ TASK = "chat.completions"
 EMBEDDINGS = "embeddings"
 """The task of an encoder."""
 EMBEDDING = "embedding"
-LONGEST_TEXT = "max_tokens"  # of EMBEDDING, in the chat config
 """Field of the metadata, and of the provenance, of an encoder: what `embedding_entry` makes."""
+LONGEST_TEXT = "max_tokens"  # of EMBEDDING, in the chat config
 ROWS_AS_CHUNKS = "rows_as_chunks"
 """Where rows beside those of other sequences have the logits of a chunk's, to the last bit."""
 PROGRAMMATIC_LAUNCH = "programmatic_launch"

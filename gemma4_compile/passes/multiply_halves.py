@@ -9,9 +9,10 @@ Where rows are made float16 in a launch of their own, once for all tiles of W th
 
     halves, powers = halve_rows(words, scales)
     y = int8_linear(halves, powers, weights)
+
 Those on floats get `Halved` where their kernel multiplies by float16. Experts' matmuls are taken in
-the same way. Only graphs that have float16 are taken: a library
-without it must not need it.
+the same way, but make their rows float16 themselves. Only graphs that have float16 are taken: a
+library without it must not need it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ void CosinesAndSines(const float* angles, size_t count, float* pairs) {
     std::memcpy(&quarters, &rounded, sizeof(quarters));
     const double turns = rounded - kRounder;
     const double rest = (angle - turns * kQuarter) - turns * kQuarterRest, z = rest * rest;
-    // Taylor's series: up to pi / 4 the first term that is left out is below 2^-54 of the sum.
+    // Taylor's series: up to pi / 4 the first term that is left out is below 2^-53 of the sum.
     const double sine =
         rest +
         rest * z *
