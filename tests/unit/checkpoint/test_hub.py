@@ -246,19 +246,25 @@ def test_a_repository_is_called_by_its_kind_before_it_is_downloaded(
         hub.fetch_config("a/b", "0123abcd")
 
 
-def test_poolings_are_those_that_the_modules_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def record_download(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, Any]:
+    """The options of the snapshots that are asked for from now on, each of which is `folder`."""
     given: dict[str, Any] = {}
 
     def download(model: str, **options: Any) -> str:
         given.update(options)
-        return str(tmp_path)
+        return str(folder)
 
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return given
+
+
+def test_poolings_are_those_that_the_modules_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = record_download(monkeypatch, tmp_path)
     modules = tmp_path / "modules.json"
     paths = ("pool[ing]", "../other", "nowhere")
     modules.write_text(json.dumps([{"type": "a.Pooling", "path": path} for path in paths]))
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: str(modules))
     name = "pool[ing]/config.json"
     serve(monkeypatch, {**SMALL, "modules.json": 1, name: 1})
@@ -274,16 +280,10 @@ def test_poolings_are_those_that_the_modules_list(
 def test_shards_are_those_that_the_index_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: dict[str, Any] = {}
-
-    def download(model: str, **options: Any) -> str:
-        given.update(options)
-        return str(tmp_path)
-
+    given = record_download(monkeypatch, tmp_path)
     index = tmp_path / "model.safetensors.index.json"
     places = {"a": "part one/w_1.safetensors", "b": "other.safetensors"}
     index.write_text(json.dumps({"weight_map": places}))
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: str(index))
     listed = {"config.json": 1, index.name: 1, **dict.fromkeys(places.values(), 1), "x.gguf": 1}
     serve(monkeypatch, {**listed, "model-fp16.safetensors": 1})
