@@ -80,15 +80,22 @@ class RowScheme(Scheme):
 
     def tensors(self, stem: str, suffix: str, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
         """See `Scheme`: of a matrix whose columns words and blocks divide."""
-        unit = max(_UNIT, self.packing.run)
-        if len(shape) != 2 or shape[1] % unit or shape[1] <= GROUP or shape[1] % (self.block or 1):
+        if len(shape) != 2 or not self.holds(shape[1]):
             raise QuantizationError(
                 f"`{stem}` of shape {shape} cannot be stored as {self.name}: its columns must be "
-                f"more than {GROUP} and a multiple of {max(unit, self.block)}",
+                f"more than {GROUP} and a multiple of {max(self._unit, self.block)}",
                 hint="use --quant f16 or f32",
             )
         rows, cols = shape
         return stored_matrix(stem, suffix, rows, self.layout(cols, (rows,)))
+
+    def holds(self, cols: int) -> bool:
+        """Return whether words and blocks divide so many columns, and kernels read them."""
+        return cols > GROUP and not (cols % self._unit or cols % (self.block or 1))
+
+    @property
+    def _unit(self) -> int:
+        return max(_UNIT, self.packing.run)
 
     def layout(self, cols: int, split_rows: tuple[int, ...]) -> WeightLayout:
         """See `Scheme`."""
@@ -112,6 +119,11 @@ class RowScheme(Scheme):
         codes = self.packing.zero_point - np.rint(blocks / divisor)
         words = self.packing.pack(codes.astype(np.uint8).reshape(count, cols))
         return words, -steps.reshape(count, -1)
+
+    def is_exact(self, rows: Float32Array) -> bool:
+        """Return whether `store` takes these rows."""
+        blocks = rows.reshape(-1, self.block or rows.shape[1])
+        return bool(np.isfinite(rows).all() and find_steps(blocks, self.bits)[1].all())
 
     def load(self, arrays: Sequence[Array]) -> Float32Array:
         """See `Scheme`."""

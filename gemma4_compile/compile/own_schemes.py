@@ -25,7 +25,11 @@ from gemma4_compile.quantization.schemes import MOBILE, NAMED, SCHEMES
 _WHOLE, _HALVES = "q0f32", "q0bf16"
 """Of what the checkpoint has as floats, and as bfloat16: exactly."""
 _TABLE, _TABLES = "q8f32_1", (Role.TOKEN_EMBEDDING, Role.PER_LAYER_EMBEDDING)
-"""Of tables that it has whole: they are most of its bytes."""
+"""Of tables that it has whole, on no levels: they are most of its bytes."""
+_LEVELS = (2, 4)
+"""Bits of the levels that a table may lie on."""
+_ROWS = 256
+"""Of a table that are read at a time."""
 _BLOCK = max(one.block for one in SCHEMES.values() if isinstance(one, RowScheme))
 _OTHER = "choose another --quant, such as q8f16"
 
@@ -121,12 +125,15 @@ def _scheme_of(
     """The scheme that holds the integers of all sources of a matrix."""
     tensors = [matched[source.name] for source in parameter.sources]
     forms = [stored_form(tensor) for tensor in tensors]
-    found = [form for form in forms if form is not None]
-    if all(tensor.decoder is None for tensor in tensors):
-        if parameter.role in _TABLES:
+    is_whole = all(tensor.decoder is None for tensor in tensors)
+    if is_whole and parameter.role in _TABLES:
+        forms = [_form_of_levels(tensor) for tensor in tensors]
+        if None in forms:
             return _TABLE
+    elif is_whole:
         is_bfloat16 = all(tensor.dtype == "BF16" for tensor in tensors)
         return _HALVES if is_bfloat16 and parameter.shape[1] % 2 == 0 else _WHOLE
+    found = [form for form in forms if form is not None]
     bits = max((bits for bits, _ in found), default=0)
     is_whole_row = all(columns == parameter.shape[1] for _, columns in found)
     any_inputs = is_whole_row and not has_input_step
@@ -139,6 +146,22 @@ def _scheme_of(
             hint=_OTHER,
         )
     return name
+
+
+def _form_of_levels(table: TensorInfo) -> tuple[int, int] | None:
+    """As `stored_form`, of a whole table whose rows are levels of steps; None of another one.
+
+    bfloat16 holds the products of 2 bits exactly, and those of 4 seldom.
+    """
+    columns = table.shape[1]
+    schemes = [RowScheme(bits, block) for bits in _LEVELS for block in (WHOLE_ROW, _BLOCK)]
+    schemes = [one for one in schemes if one.holds(columns)]
+    for begin in range(0, table.row_count, _ROWS):
+        rows = read_rows(table, begin, min(begin + _ROWS, table.row_count))
+        schemes = [one for one in schemes if one.is_exact(rows)]
+        if not schemes:
+            return None
+    return schemes[0].bits, schemes[0].block or columns
 
 
 def _is_fixed(steps: Parameter, matched: Mapping[str, TensorInfo]) -> bool:

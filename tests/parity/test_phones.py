@@ -135,7 +135,7 @@ def test_groups_that_round_one_end_are_those_of_transformers(
 
 @pytest.mark.parametrize(
     ("form", "recipe"),
-    slow_unless(lambda form, _: form == "gemma", [("gemma", "mobile"), ("compressed", "f32")]),
+    slow_unless(lambda form, _: form == "gemma", [("gemma", "mobile"), ("compressed", "mobile")]),
 )
 def test_chunks_and_tokens_are_those_of_transformers(
     form: str, recipe: str, case: Case, compressed: Path, tmp_path: Path

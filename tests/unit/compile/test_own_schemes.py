@@ -31,6 +31,15 @@ def resolved(path: Path, *, weights: bool = True, **fields: object) -> CompileRe
         return with_own_schemes(replace(request, **fields), source, table)  # type: ignore[arg-type]
 
 
+def schemes_of(path: Path) -> dict[str, str]:
+    """The schemes of a checkpoint's matrices by their names."""
+    request = resolved(path)
+    recipe = with_overrides(request.quant, request.overrides)
+    with open_source(str(path), None, weights=False) as source:
+        table = model_parameters(source.config, ALL_COMPONENTS)
+    return {one.name: recipe.scheme(one).name for one in table if len(one.shape) == 2}
+
+
 @pytest.fixture(scope="module")
 def phone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("phone")
@@ -127,13 +136,31 @@ def test_it_is_the_default_of_such_checkpoints_alone(
     assert found == ["mobile", "f32", "q4f16"]
 
 
-def test_of_compressed_tensors_tables_may_be_whole(tmp_path: Path) -> None:
+def test_whole_tables_of_compressed_tensors_have_the_levels_that_they_lie_on(
+    tmp_path: Path,
+) -> None:
     phone_checkpoints.write_compressed(tmp_path)
     assert cli_quant(tmp_path) == "mobile"
-    found = dict(resolved(tmp_path).overrides)
-    assert found["embed_tokens"] == "q8f32_1"
+    found = schemes_of(tmp_path)
+    assert found["embed_tokens"] == "q2f32_row"
+    assert found["embed_tokens_per_layer"] == "q4f32_256"
     assert found["layers.6.mlp.down_proj"] == "q2f32_row"
-    assert "layers.0.mlp.down_proj" not in found
+    assert found["layers.0.mlp.down_proj"] == "q4f32_row"
+
+
+def test_whole_tables_on_no_levels_have_8_bits(tmp_path: Path) -> None:
+    """bfloat16 holds what 2 bits stand for, and not the sevenfold of a step."""
+    phone_checkpoints.write_compressed(tmp_path)
+    tensors = load_torch_file(tmp_path / "model.safetensors")
+    for name in ("embed_tokens", "embed_tokens_per_layer"):
+        tensors[f"model.{name}.weight"] = tensors[f"model.{name}.weight"].to(torch.bfloat16)
+    save_torch_file(tensors, tmp_path / "model.safetensors")
+    found = schemes_of(tmp_path)
+    assert found["embed_tokens"] == "q2f32_row"
+    assert found["embed_tokens_per_layer"] == "q8f32_1"
+    tensors["model.embed_tokens.weight"][-1, 1] += 1  # a row that is read last
+    save_torch_file(tensors, tmp_path / "model.safetensors")
+    assert schemes_of(tmp_path)["embed_tokens"] == "q8f32_1"
 
 
 @pytest.mark.parametrize(("quant", "warned"), [("q4f16", True), ("f32", False)])
