@@ -1,34 +1,26 @@
 """Patterns of modules' names in `adapter_config.json`, which anybody may have written.
 
-An expression that could take long is not matched: of fields whose numbers are needed it is an
-error, and of others the tensors say what was trained.
+`NamePattern` holds them against names in bounded work. An expression that it does not read is an
+error of fields whose numbers are needed; of others the tensors say what was trained.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-import time
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, MERGE_HINT
+from gemma4_compile.checkpoint.name_pattern import (
+    LONGEST_NAME,
+    MatchClock,
+    NamePattern,
+    TooMuchWork,
+    UnreadPattern,
+)
 from gemma4_compile.errors import CheckpointError
 
-FoundT = TypeVar("FoundT")
-
 _SHOWN_LETTERS = 80
-_MAX_LETTERS, _MAX_QUANTIFIERS = 512, 3
-_SECONDS = 20.0
-_UNSAFE = re.compile(r"\)\s*[*+?{]|\(\?(?!:|<?[!=])|\\[1-9]")
-_ESCAPED = re.compile(r"\\.", re.DOTALL)
-_QUANTIFIER = re.compile(r"[*+{]|(?<!\()\?")  # not the one behind the parenthesis of a group
-
-
-def is_quick(pattern: str) -> bool:
-    """Return whether an expression matches a name in little time, whatever the name is."""
-    count = len(_QUANTIFIER.findall(_ESCAPED.sub("a", pattern)))
-    is_short = len(pattern) <= _MAX_LETTERS and count <= _MAX_QUANTIFIERS
-    return is_short and not _UNSAFE.search(pattern)
 
 
 def _too_long(field: str, why: str) -> CheckpointError:
@@ -38,9 +30,10 @@ def _too_long(field: str, why: str) -> CheckpointError:
     )
 
 
-def _compiled(field: str, given: str, pattern: str) -> re.Pattern[str]:
+def _read(field: str, given: str, pattern: str) -> NamePattern:
+    """Read an expression; UnreadPattern for what no match is bounded of."""
     try:
-        return re.compile(pattern)
+        return NamePattern(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise CheckpointError(
             f"`{field}` of `{ADAPTER_CONFIG}` has {given[:_SHOWN_LETTERS]!r}, which is no regular "
@@ -49,26 +42,10 @@ def _compiled(field: str, given: str, pattern: str) -> re.Pattern[str]:
         ) from error
 
 
-class _Clock:
-    """Matches within a time limit of all matches of a field together."""
-
-    def __init__(self, field: str) -> None:
-        self._field, self._spent = field, 0.0
-
-    def timed(self, match: Callable[[], FoundT]) -> FoundT:
-        """What a match finds; CheckpointError if matches took too long by now."""
-        begin = time.monotonic()
-        found = match()
-        self._spent += time.monotonic() - begin
-        if self._spent > _SECONDS:
-            raise _too_long(self._field, "it took too long")
-        return found
-
-
 class WholeNames:
     """A regular expression that PEFT holds against modules' whole names; None fits none.
 
-    One that could take long fits no name: then the tensors say what was trained.
+    One that is not matched in bounded work fits no name: then the tensors say what was trained.
 
     Attributes
     ----------
@@ -77,53 +54,61 @@ class WholeNames:
 
     def __init__(self, field: str, pattern: object) -> None:
         """Compile it; CheckpointError for a text that is no regular expression."""
-        self._clock = _Clock(field)
-        self._pattern: re.Pattern[str] | None = None
-        if isinstance(pattern, str) and is_quick(pattern):
-            self._pattern = _compiled(field, pattern, pattern)
+        self._field, self._clock = field, MatchClock()
+        self._pattern: NamePattern | None = None
+        if isinstance(pattern, str):
+            with contextlib.suppress(UnreadPattern):
+                self._pattern = _read(field, pattern, pattern)
         self.holds = self._pattern is not None
 
     def fit(self, module: str) -> bool:
         """Return whether a module's name fits; CheckpointError if that takes too long."""
         pattern = self._pattern
-        return (
-            pattern is not None and self._clock.timed(lambda: pattern.fullmatch(module)) is not None
-        )
+        if pattern is None:
+            return False
+        try:
+            return self._clock.timed(lambda: pattern.is_whole(module))
+        except TooMuchWork as error:
+            raise _too_long(self._field, str(error)) from error
 
 
 class Patterns:
     """Numbers by module: the first regular expression that fits a module's name, as PEFT has it.
 
-    Anybody may have written the expressions. Most are names, which are looked up; of others those
-    that could take long are refused, and matching has a time limit.
+    Anybody may have written the expressions. Most are names, which are looked up; others that are
+    not matched in bounded work are refused, and all matching together has a time limit.
     """
 
     _MAX_PATTERNS = 256
     _NAME = re.compile(r"[\w.\-]+")
 
     def __init__(self, field: str, values: Mapping[str, float]) -> None:
-        self._field, self._clock = field, _Clock(field)
-        self._names: dict[str, tuple[int, float]] = {}
-        self._patterns: list[tuple[int, re.Pattern[str], float]] = []
-        for position, (key, value) in enumerate(values.items()):
-            if self._NAME.fullmatch(key):
-                self._names[key] = position, value
-            else:
-                self._patterns.append((position, self._compile(key), value))
-        if len(self._patterns) > self._MAX_PATTERNS:
+        self._field, self._clock = field, MatchClock()
+        keys = [(*one, i) for i, one in enumerate(values.items())]
+        self._names = {key: (i, value) for key, value, i in keys if self._NAME.fullmatch(key)}
+        given = [one for one in keys if one[0] not in self._names]
+        if len(given) > self._MAX_PATTERNS:
             raise _too_long(field, "there are too many patterns")
+        self._patterns = [(i, self._compile(key), value) for key, value, i in given]
 
-    def _compile(self, key: str) -> re.Pattern[str]:
-        if not is_quick(key):
-            raise _too_long(self._field, f"{key[:_SHOWN_LETTERS]!r}")
-        return _compiled(self._field, key, rf"(.*\.)?({key})$")
+    def _compile(self, key: str) -> NamePattern:
+        try:
+            return self._clock.timed(lambda: _read(self._field, key, rf"(.*\.)?({key})$"))
+        except (TooMuchWork, UnreadPattern) as error:
+            raise _too_long(self._field, f"{key[:_SHOWN_LETTERS]!r}: {error}") from error
 
     def of(self, module: str, default: float) -> float:
         """The number of a module; CheckpointError if that takes too long."""
+        if len(module) > LONGEST_NAME:
+            raise _too_long(self._field, f"a name has more than {LONGEST_NAME} letters")
         parts = module.split(".")
         ends = (".".join(parts[i:]) for i in range(len(parts)))
         found = [self._names[end] for end in ends if end in self._names]
-        found += self._clock.timed(
-            lambda: [(at, value) for at, key, value in self._patterns if key.match(module)]
-        )
+        found += [(at, value) for at, key, value in self._patterns if self._fits(key, module)]
         return min(found)[1] if found else default
+
+    def _fits(self, key: NamePattern, module: str) -> bool:
+        try:
+            return self._clock.timed(lambda: key.begins(module))
+        except TooMuchWork as error:
+            raise _too_long(self._field, str(error)) from error

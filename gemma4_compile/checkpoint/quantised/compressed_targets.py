@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from gemma4_compile.checkpoint.adapter_patterns import is_quick
+from gemma4_compile.checkpoint.name_pattern import (
+    MatchClock,
+    NamePattern,
+    TooMuchWork,
+    UnreadPattern,
+)
 from gemma4_compile.checkpoint.quantised.steps import source_name
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.config.fields import ConfigFields
@@ -21,7 +26,6 @@ _LINEAR = ("Linear", "Module")
 _TABLE = ("Gemma4TextScaledWordEmbedding", "Embedding", "Module")
 """transformers' classes of a module, with those that they are made from."""
 _MOST_NAMES = 1 << 16
-_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,11 @@ class Groups:
     def __init__(self, groups: Iterable[Group], ignore_key: str, ignore: Sequence[str]) -> None:
         by_target = {target: group for group in groups for target in group.targets}
         ordered = sorted(by_target, key=lambda target: (_PATTERN in target, target))
-        self._groups = [(_Target(by_target[one].key, one), by_target[one]) for one in ordered]
-        self._ignored = [_Target(ignore_key, one) for one in ignore]
-        self._seconds = 0.0
+        clock = MatchClock()
+        self._groups = [
+            (_Target(by_target[one].key, one, clock), by_target[one]) for one in ordered
+        ]
+        self._ignored = [_Target(ignore_key, one, clock) for one in ignore]
 
     def of(self, module: str) -> Group | None:
         """The group of a module by its name in the files; None of one that is not rounded.
@@ -76,12 +82,13 @@ class Groups:
         ConfigError
             If the patterns take too long to match.
         """
-        begin = time.monotonic()
-        found = self._find(module)
-        self._seconds += time.monotonic() - begin
-        if self._seconds > _SECONDS:
-            raise ConfigError("the patterns of `quantization_config` take too long to match")
-        return found
+        try:
+            return self._find(module)
+        except TooMuchWork as error:
+            raise ConfigError(
+                f"the patterns of `quantization_config` take too long to match: {error}",
+                hint=WHOLE_HINT,
+            ) from error
 
     def _find(self, module: str) -> Group | None:
         bare = source_name(f"{module}.weight").removesuffix(".weight")
@@ -99,18 +106,19 @@ class Groups:
 class _Target:
     """A name of a module, a pattern of names, or a class."""
 
-    def __init__(self, key: str, text: str) -> None:
-        self.text = text
-        self._pattern: re.Pattern[str] | None = None
+    def __init__(self, key: str, text: str, clock: MatchClock) -> None:
+        self.text, self._clock = text, clock
+        self._pattern: NamePattern | None = None
         if not text.startswith(_PATTERN):
             return
         pattern = text.removeprefix(_PATTERN)
-        if not is_quick(pattern):
-            raise ConfigError(
-                f"config key `{key}`: {text[:80]!r} may take long to match", hint=WHOLE_HINT
-            )
         try:
-            self._pattern = re.compile(pattern)
+            self._pattern = clock.timed(lambda: NamePattern(pattern))
+        except (TooMuchWork, UnreadPattern) as error:
+            raise ConfigError(
+                f"config key `{key}`: {text[:80]!r} may take long to match: {error}",
+                hint=WHOLE_HINT,
+            ) from error
         except (re.error, OverflowError, RecursionError) as error:
             raise ConfigError(
                 f"config key `{key}`: {text[:80]!r} is no regular expression: {error}",
@@ -122,4 +130,4 @@ class _Target:
         pattern = self._pattern
         if pattern is None:
             return self.text in modules
-        return any(pattern.match(module) for module in modules)
+        return any(self._clock.timed(partial(pattern.begins, module)) for module in modules)
