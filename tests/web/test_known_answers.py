@@ -46,6 +46,7 @@ INPUTS = (
     KnownInput("float32", (999,), (Spread(11, 0, 2.0**-28),), seed=8),
     KnownInput("float32", (999,), (near(3e38),), seed=10),
     KnownInput("float16", (PERIOD + 6,), WEIGHT_SCALES, seed=11),
+    KnownInput("float32", (7, 2), (Spread(0, 1, 0.0625), Spread(0, 0, 1)), seed=12),
     KnownInput("int32", (4,), data=(1200, 19, 1219, 0)),
     KnownInput("float32", (1,), data=(0.75,)),
     KnownInput("float16", (7,)),

@@ -118,7 +118,7 @@ function parseInput(value: unknown): KnownInput {
 function parseSpread(value: unknown): Spread {
   const fields = record(value, "spread");
   return {
-    bits: whole(fields["bits"], 1, 32, "bits"),
+    bits: whole(fields["bits"], 0, 32, "bits"),
     offset: whole(fields["offset"], -(2 ** 31), 2 ** 31, "offset"),
     step: number(fields["step"], "step"),
     mask: fields["mask"] === undefined ? 0xffffffff : whole(fields["mask"], 0, 0xffffffff, "mask"),

@@ -1,7 +1,7 @@
 // Inputs that Python and the browser make alike, byte for byte: `gemma4_compile/device_check/known_inputs.py` defines them.
 export type DType = "float16" | "float32" | "int32" | "uint32";
 
-/** Values spread evenly over `offset * step` to `(offset + 2 ** bits) * step`. */
+/** Values spread evenly over `offset * step` to `(offset + 2 ** bits) * step`; with no bits one value. */
 export interface Spread {
   bits: number;
   offset: number;
@@ -50,7 +50,8 @@ export function elementsOf(input: KnownInput): Elements {
   const distinct = Math.min(input.count, PERIOD - (PERIOD % spreads.length));
   for (let i = 0; i < distinct; i++) {
     const { bits, offset, step, mask = 0xffffffff } = spreads[i % spreads.length]!;
-    const value = (offset + ((hash(seed, i) & mask) >>> (32 - bits))) * step;
+    const drawn = bits === 0 ? 0 : (hash(seed, i) & mask) >>> (32 - bits); // a shift by 32 is one by none
+    const value = (offset + drawn) * step;
     elements[i] = input.dtype === "float16" ? float16Bits(value) : value;
   }
   for (let done = distinct; done < input.count; done *= 2) {

@@ -30,7 +30,15 @@ function metadata(
           title: "doubling",
           buffers: [
             { dtype: "float32", count: 100, data: base64(x) },
-            { dtype: "float32", count: 100, seed: 1, spreads: [{ bits: 11, offset: -1024, step: 0.001953125 }] },
+            {
+              dtype: "float32",
+              count: 100,
+              seed: 1,
+              spreads: [
+                { bits: 11, offset: -1024, step: 0.001953125 },
+                { bits: 0, offset: 1, step: 0.5 },
+              ],
+            },
           ],
           launches: kernels.map((kernel) => ({
             kernel,
