@@ -12,6 +12,15 @@ FEWEST_BYTES = 256
 """A shorter beginning is cheap to read again: then the first message of the user counts, too."""
 
 
+OF_KEYS = ("authorization", "x-api-key", "api-key")
+"""Headers that clients bring their keys in: OpenAI's, Anthropic's, and OpenAI's for Azure."""
+
+
+def client_of(headers: Mapping[str, str]) -> str:
+    """What a client is known by: the keys that it brings. Headers have names in lower case."""
+    return json.dumps([headers.get(name) for name in OF_KEYS])
+
+
 def beginning_of(path: str, key: str, body: bytes) -> str:
     """A name for what a request's prompt begins with, the same for requests that share it.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from beginnings import beginning_of
+from beginnings import beginning_of, client_of
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
@@ -95,12 +95,11 @@ class Front:
                     {"error": {"message": TOO_LONG, "type": "invalid_request_error"}}, 413
                 )
         body, headers = bytes(read), passed_on(request.headers)
-        client = headers.get("authorization", "") + headers.get("x-api-key", "")
         if request.client is not None:  # gemma4-serve tells clients apart by it
             known = headers.get("x-forwarded-for")
             headers["x-forwarded-for"] = ", ".join(filter(None, [known, request.client.host]))
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        beginning = beginning_of(request.url.path, client, body)
+        beginning = beginning_of(request.url.path, client_of(headers), body)
         engines = self._engines.options(session_id=beginning)
         parts = engines.remote(request.method, path, headers, body)
         status, answered = await anext(parts)

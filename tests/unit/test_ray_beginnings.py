@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray-serve" / "beginnings.py"
-beginning_of: Callable[[str, str, bytes], str] = runpy.run_path(str(EXAMPLE))["beginning_of"]
+BEGINNINGS = runpy.run_path(str(EXAMPLE))
+beginning_of: Callable[[str, str, bytes], str] = BEGINNINGS["beginning_of"]
+client_of: Callable[[Mapping[str, str]], str] = BEGINNINGS["client_of"]
 
 CHAT = "/v1/chat/completions"
 LONG = "You answer questions about this document. " * 20
@@ -81,3 +83,11 @@ def test_what_no_server_takes_has_one_as_well(body: bytes) -> None:
     name = beginning_of(CHAT, "", body)
     assert name == beginning_of(CHAT, "", body)
     assert len(name) == 32
+
+
+@pytest.mark.parametrize("header", ["authorization", "x-api-key", "api-key"])
+def test_clients_are_told_apart_by_each_header_of_keys(header: str) -> None:
+    first, second = (client_of({header: key, "accept": "a"}) for key in ("one", "two"))
+    assert first != second
+    assert client_of({"accept": "b"}) == client_of({})
+    assert client_of({"x-api-key": "one"}) != client_of({"api-key": "one"})

@@ -349,7 +349,7 @@ _CONTENTS = _all(
 )
 PART: Mapping[str, Ask] = {**_CONTENTS, **IMAGE, "detail": Ask(_SIZE, ("auto",))}
 
-CALL: Mapping[str, Ask] = {"custom": Ask("only functions are served")}
+CALL: Mapping[str, Ask] = {"custom": Ask("a call holds it with the type `custom`")}
 CALLED: Mapping[str, Ask] = _all("a call has its values in `arguments`", ("args", "parameters"))
 TOOL: Mapping[str, Ask] = {
     name: Ask("a declaration is in `function`: name, description and parameters")

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.custom_tools import custom_description, custom_parameters
 from gemma4_compile.runtime.server.fields import Fields
-from gemma4_compile.runtime.server.messages import MAX_TOOLS, Tools, followed, tool_name
+from gemma4_compile.runtime.server.messages import (
+    MAX_TOOLS,
+    SERVED_TOOLS,
+    Tools,
+    followed,
+    tool_name,
+)
 
 _DECLARED = {"description", "name", "parameters", "response", "strict"}
 
@@ -26,7 +32,10 @@ def read_tools(fields: Fields, *, custom: bool = False) -> Tools:
         if custom and _is_custom(tool):
             tools.append(_custom(tool))
             continue
-        tool.only("type", ("function",), "only functions are served")
+        if custom:
+            tool.only("type", ("custom", "function"), SERVED_TOOLS)
+        else:
+            tool.only("type", ("function",), "only functions are served")
         known, inner = {"function", "type"}, tool.raw("function")
         if isinstance(inner, Mapping) and inner.get("name") == tool.raw("name"):
             known.add("name")  # said twice

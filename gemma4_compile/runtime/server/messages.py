@@ -45,6 +45,7 @@ _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal"
 _THOUGHTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "text"}
 # As `gemma4_compile.runtime.reply.tool_calls` reads it; without what a control token may hold.
 _TOOL_NAME = re.compile(r"(?!.*(?:<\||\|>))[^\s{}()\[\],'\"=]{1,256}")
+SERVED_TOOLS = "only functions and custom tools are served"
 CHOICES = ("any", "auto", "none", "required")
 _KINDS = ("custom", "function", "tool")
 _CALLED_NAME = re.compile(r"[^\s{}]+")
@@ -199,7 +200,7 @@ def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
         calls.append(ToolCall(called_name(function), read_arguments(function)))
     for index, entry in enumerate(fields.get("tool_calls", list, [])):
         call = fields.inner(f"tool_calls[{index}]", entry)
-        call.only("type", ("", "custom", "function"), "only functions are served")
+        call.only("type", ("", "custom", "function"), SERVED_TOOLS)
         call_id = call.get("id", str, "")
         if call.raw("type") == "custom":
             call.skip_unknown({"custom", "id", "index", "type"}, {})
@@ -273,7 +274,7 @@ def read_tool_choice(
         return tools, tools, True
     if isinstance(choice, str):
         raise fields.error(
-            "tool_choice", "expected auto, none, required or a function", code="unsupported_value"
+            "tool_choice", "expected auto, none, required or a tool", code="unsupported_value"
         )
     named = fields.inner("tool_choice", choice)
     if named.raw("type") == "allowed_tools":
@@ -308,7 +309,7 @@ def _read_allowed(
 def _chosen(named: Fields, tools: Tools, kinds: Collection[str]) -> Tools:
     """The tool of a choice: `function.name`, or `name` as newer and other interfaces have it."""
     if named.raw("type") not in (None, *kinds):
-        raise named.error("type", "only functions are served", code="unsupported_value")
+        raise named.error("type", SERVED_TOOLS, code="unsupported_value")
     function = named
     if named.has("custom"):
         function = named.inner("custom", named.get("custom", dict))

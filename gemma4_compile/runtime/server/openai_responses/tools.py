@@ -25,7 +25,7 @@ _NAMESPACE = {"description", "name", "tools", "type"}
 _CUSTOM = {"description", "format", "name", "type"}
 _SERVED = {"custom", "function", "namespace"}
 _CHOSEN = ("custom", "function", "tool")
-_WHY = "this server brings no tools: only functions are served"
+_WHY = "this server brings no tools: only functions and custom tools are served"
 
 
 @dataclass(frozen=True)

@@ -379,9 +379,9 @@ def test_a_choice_says_what_is_declared_and_what_must_be_called(
     ("value", "tools", "words"),
     [
         ("required", (), "needs `tools`"),
-        ("sometimes", (F,), "expected auto, none, required or a function"),
+        ("sometimes", (F,), "expected auto, none, required or a tool"),
         (5, (F,), "expected an object"),
-        ({"type": "x"}, (F,), "only functions"),
+        ({"type": "x"}, (F,), "only functions and custom tools"),
         ({"type": "function", "function": {"name": "h"}}, (F, G), "declares no `h`"),
         (allowed("auto", "h"), (F, G), "declares no `h`"),
         (allowed("auto"), (F, G), "expected one or more"),

@@ -209,7 +209,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"chat_template_kwargs": {"add_generation_prompt": False}},
         "`chat_template_kwargs.add_generation_prompt`: the prompt is",
     ),
-    "tool": ({"tools": [{"type": "retrieval"}]}, "only functions"),
+    "tool": ({"tools": [{"type": "retrieval"}]}, "only functions and custom tools"),
     "tool name": (
         {"tools": [{"type": "function", "function": {"name": "a{b"}}]},
         "`tools[0].function.name`: expected 1 to 256",

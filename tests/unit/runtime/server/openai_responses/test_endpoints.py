@@ -246,7 +246,7 @@ def test_a_reply_that_is_too_long_is_incomplete(
 
 def test_errors_are_of_the_client_s_classes(client: openai.OpenAI) -> None:
     tools: Any = [{"type": "web_search"}]
-    with pytest.raises(openai.BadRequestError, match="only functions are served"):
+    with pytest.raises(openai.BadRequestError, match="only functions and custom tools are served"):
         client.responses.create(model="scripted", input="a", tools=tools)
     with pytest.raises(openai.NotFoundError) as caught:
         client.responses.create(model="scripted", input="a", previous_response_id="resp_0")

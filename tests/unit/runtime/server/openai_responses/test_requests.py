@@ -124,7 +124,9 @@ def test_a_custom_tool_may_be_chosen_and_others_tools_are_left_out_of_those_allo
     assert [tool["function"]["name"] for tool in chat.declared] == ["patch"]  # type: ignore[index]
     assert "`tool_choice.tools[] of type web_search` (1)" in str(ignored.note())
     for wrong in ({"type": "web_search"}, {**allowed, "tools": listed[:1]}):
-        with pytest.raises(ApiError, match=r"only functions are served|one or more of `tools`"):
+        with pytest.raises(
+            ApiError, match=r"only functions and custom tools are served|one or more of `tools`"
+        ):
             read(tools=tools, tool_choice=wrong)
 
 
