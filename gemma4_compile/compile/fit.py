@@ -83,10 +83,10 @@ def _fitted(
     chosen = first_fit(ladders, lambda choice: memory.fits(choice, budget.room_bytes))
     if chosen is None:
         raise _too_large(memory, ladders, budget)
-    steps = {
-        name: Step(value, name in request.fit_keeps)
-        for name, value in _values(chosen, ladders).items()
-    }
+    given = set(request.fit_keeps)
+    if request.quant == MOBILE and request.usual is not None:
+        given.discard("recipe")  # it is the only one, and nobody named it
+    steps = {name: Step(value, name in given) for name, value in _values(chosen, ladders).items()}
     needs = memory.bytes_of(chosen)
     for name, other in ladders.better(chosen):
         problem = memory.problem(other)

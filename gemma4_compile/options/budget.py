@@ -71,9 +71,9 @@ def parse_fit(text: str) -> str:
     """A budget's text, checked but for the target's devices; UsageError for none."""
     if _NUMBER.match(text.strip()):
         _bytes_of(text)
-    elif text.strip().casefold() not in {name.casefold() for name in _all_devices()}:
-        near = get_close_matches(text.strip()[:_SHOWN], _all_devices(), 3, 0.4)
-        known = near or _all_devices()
+    elif text.strip().casefold() not in {name.casefold() for name in _names(of_known=False)}:
+        names = _names(of_known=True)
+        known = get_close_matches(text.strip()[:_SHOWN], names, 3, 0.4) or names
         raise UsageError(
             f"--fit: expected a size or a device, found `{text[:_SHOWN]}`",
             hint=f"{_EXAMPLES}: {_quoted(known)}",
@@ -142,9 +142,10 @@ def _devices() -> dict[str, dict[str, int | None]]:
     }
 
 
-def _all_devices() -> list[str]:
-    """Names of all devices whose memory is known, or not."""
-    return list(dict.fromkeys(name for names in _devices().values() for name in names))
+def _names(*, of_known: bool) -> list[str]:
+    """Names of devices: those whose memory is known, or of all."""
+    found = (item for names in _devices().values() for item in names.items())
+    return list(dict.fromkeys(name for name, memory in found if memory or not of_known))
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -32,14 +32,13 @@ from gemma4_compile.planning.recipe_plan import RecipePlan, plan_recipe
 from gemma4_compile.planning.weight_parts import PER_LAYER_TABLE
 from gemma4_compile.quantization.recipe import Recipe
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
-from gemma4_compile.quantization.schemes import NAMED, RECIPES
+from gemma4_compile.quantization.schemes import MOBILE, NAMED, RECIPES
 from gemma4_compile.targets.devices import Requirements
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
 from gemma4_compile.targets.spec import NATIVE, TargetSpec
 
 _CHECKPOINT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-# What a package holds besides weights: its tokenizer (122 bytes an entry in the released ones) and
-# its library.
+# Of a package besides weights: tokenizer (122 bytes an entry in the released ones) and library.
 _TOKENIZER_BYTES_PER_ENTRY = 122
 _LIBRARY_BYTES = 4 << 20
 _WITHOUT = "leave `{}` out of --modalities"
@@ -156,6 +155,8 @@ class BuildPlan:
     @property
     def checkpoint_bytes(self) -> int:
         """Bytes read of the checkpoint; parts that the package does not take come on top."""
+        if self.recipe.name == MOBILE.name:  # which is the checkpoint's own form
+            return self.recipe.weights_bytes
         return self.parameter_count * _CHECKPOINT_BYTES[self.config.dtype]
 
     @property

@@ -28,6 +28,7 @@ from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from gemma4_compile.types import JsonObject
+from tests import phone_checkpoints
 from tests.packages import compile_small
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -280,3 +281,14 @@ def test_a_phone_checkpoint_is_planned_by_its_config_as_without_a_budget() -> No
     plans, *_ = plan_model(asked(*line, "--context", str(found.context_length)))
     assert 0 < entry["needs_bytes"] <= 3 * GIB
     assert plans[0].numbers.recipe.name == "mobile"
+    assert entry["choices"]["recipe"]["given"] is True
+    own, *_ = plan_model(asked(E2B, "--target", "cuda"))
+    read, whole = (plan.numbers.checkpoint_bytes for plan in (plans[0], own[0]))
+    assert read < whole / 4, "integers of 2 and 4 bits are read, not two bytes a weight"
+    assert read == plans[0].numbers.recipe.weights_bytes
+
+
+def test_the_recipe_of_a_phone_checkpoint_is_not_said_to_be_given(tmp_path: Path) -> None:
+    phone_checkpoints.write(tmp_path)
+    _, entry = fitted(str(tmp_path), "--target", "cpu", "--fit", "3GiB")
+    assert entry["choices"]["recipe"] == {"value": "mobile", "given": False}

@@ -98,3 +98,15 @@ def test_a_margin_is_a_sixteenth_within_bounds() -> None:
 def test_the_size_for_a_room_is_the_smallest_that_has_it(room: int) -> None:
     found = size_for(room)
     assert Budget("", found).room_bytes >= room > Budget("", found - 1).room_bytes
+
+
+def test_devices_that_a_hint_names_can_be_given() -> None:
+    table = json.loads(DEVICES_FILE.read_text("utf-8"))
+    unknown = {d["name"] for found in table.values() for d in found if d["memory_bytes"] is None}
+    assert unknown
+    for text in ("nothing alike", "software adapter"):
+        with pytest.raises(UsageError, match="expected a size or a device") as caught:
+            parse_fit(text)
+        hint = str(caught.value.hint)
+        assert "'discrete GPU, 8 GB'" in hint or text != "nothing alike"
+        assert not any(f"'{name}'" in hint for name in unknown)
