@@ -98,9 +98,13 @@ def joint_steps(package: Path) -> None:
     for sequence in sequences:
         sequence.sampler, sequence.chosen = Sampler(SamplingOptions(temperature=1.0), 1), 7
     drawn = launches_of(lambda: engine.step(sequences))
-    assert drawn.replayed == three.replayed
+    assert drawn.replayed == 2 * three.replayed, "the next forward, too, ahead of the host"
     assert len(drawn.direct) == 4, "one draw for all rows, from where the forward wrote them"
     assert CUDA.downloads == 1
+    for _ in range(2):
+        drawn = launches_of(lambda: engine.step(sequences))
+        assert drawn.replayed == three.replayed, "it was there: this is the one after it"
+        assert (len(drawn.direct), CUDA.downloads) == (4, 1)
     recorded = launches_of(lambda: engine.step(sequences[:2], Riders(sequences[2], [7, 8])))
     assert len(recorded.direct) > 50, "issued, recorded and compared: four rows of several"
     for places in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
@@ -113,6 +117,29 @@ def joint_steps(package: Path) -> None:
         assert len(step.direct) == 4, "a draw for those that are written"
         assert CUDA.downloads == 1
         assert reading.logits is not None
+    joint_ahead(engine, sequences, three.replayed)
+
+
+def joint_ahead(engine: Engine, sequences: list[Sequence], forward: list[Launch]) -> None:
+    """What was launched ahead is taken only while it is of these tokens, and there."""
+    for sequence in sequences:
+        sequence.chosen = 7
+    for _ in range(2):
+        engine.step(sequences)
+    for sequence in sequences:
+        sequence.chosen = 7  # as the device, which draws nothing here, cannot have drawn
+    drawn = launches_of(lambda: engine.step(sequences))
+    assert drawn.replayed == 2 * forward, "what was launched was after other tokens"
+    pair, alone = sequences[1:], sequences[1:2]
+    for _ in range(3):
+        engine.step(alone)
+    steady = launches_of(lambda: engine.step(alone))
+    for _ in range(2):
+        engine.step(pair)
+    engine.joint.add([sequences[0], pair[1]], [7, 8])
+    assert alone[0].ahead is not None
+    after = launches_of(lambda: engine.step(alone))
+    assert len(after.replayed) > len(steady.replayed) + 50, "its logits are another's by now"
 
 
 def shared_storage(package: Path) -> None:

@@ -67,31 +67,35 @@ class CudaRuntime:
 
 
 class Readback:
-    """An int32 of the device's on its way to the host: asked for now, waited for later.
+    """Some int32 of the device's on their way to the host: asked for now, waited for later.
 
     What the device is given after `queue` is not waited for.
     """
 
-    def __init__(self, cuda: CudaRuntime) -> None:
+    def __init__(self, cuda: CudaRuntime, most: int = 1) -> None:
         """Allocate memory that the device can write while the host does something else."""
         self._cuda = cuda
         self._event = self._memory = None
-        self._memory = cuda.make("cudaMallocHost", ctypes.c_size_t(4))
+        self._memory = cuda.make("cudaMallocHost", ctypes.c_size_t(4 * most))
         self._event = cuda.make("cudaEventCreateWithFlags", ctypes.c_uint(_WITHOUT_TIMING))
         assert self._memory.value is not None, "cudaMallocHost gave memory"
-        self._value = ctypes.c_int32.from_address(self._memory.value)
+        self._values = (ctypes.c_int32 * most).from_address(self._memory.value)
 
-    def queue(self, tensor: tvm_ffi.Tensor) -> None:
-        """Copy the first number of a tensor after all work that the device was given before."""
-        source, size = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(4)
+    def queue(self, tensor: tvm_ffi.Tensor, count: int = 1) -> None:
+        """Copy a tensor's first numbers after all work that the device was given before."""
+        source, size = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(4 * count)
         kind = ctypes.c_int(_TO_HOST)
         self._cuda.call("cudaMemcpyAsync", self._memory, source, size, kind, DEFAULT_STREAM)
         self._cuda.call("cudaEventRecord", self._event, DEFAULT_STREAM)
 
     def wait(self) -> int:
-        """The number that was asked for last."""
+        """The first of the numbers that were asked for last."""
+        return self.wait_all(1)[0]
+
+    def wait_all(self, count: int) -> list[int]:
+        """The first `count` of the numbers that were asked for last."""
         self._cuda.call("cudaEventSynchronize", self._event)
-        return self._value.value
+        return self._values[:count]
 
     def __del__(self) -> None:
         if self._event:

@@ -38,6 +38,7 @@ class JointRows:
 
     Attributes
     ----------
+    logits : (1, n, vocab_size) float32, on the device
     sequences : those, in the order of the rows; they have no logits until these are kept
     """
 
@@ -48,8 +49,8 @@ class JointRows:
         runner: ModelRunner,
         draws: JointDraws | None,
     ) -> None:
-        """Take logits (1, n, vocab_size)."""
-        self._logits, self.sequences = logits, sequences
+        """Take what a forward gave."""
+        self.logits, self.sequences = logits, sequences
         self._runner, self._draws = runner, draws
 
     @property
@@ -65,13 +66,13 @@ class JointRows:
     def keep_row(self, row: int, sequence: Sequence) -> None:
         """As `keep`, one row, as a sequence's logits."""
         kept = self._runner.steps.kept_logits(sequence.slot)
-        copy(view(self._logits, kept.shape, 4 * int(kept.shape[2]) * row), kept)
+        copy(view(self.logits, kept.shape, 4 * int(kept.shape[2]) * row), kept)
         sequence.logits = kept
 
     def draw(self, first: int, options: DrawOptions, uniforms: Listed[float]) -> tvm_ffi.Tensor:
         """Launch draws from rows that have these options, as many as numbers; int32 (n,)."""
         assert self._draws is not None, "see `can_draw`"
-        return self._draws.launch(self._logits, first, options, uniforms)
+        return self._draws.launch(self.logits, first, options, uniforms)
 
 
 class Joint:
@@ -81,6 +82,7 @@ class Joint:
     ----------
     most : sequences of a forward; 1 where the library takes one at a time
     steps : the calls; None there
+    last : what the last forward gave, for one before it may have had the same place for its logits
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Joint:
         self.most = 1
         self.steps: JointSteps | None = None
         self._draws: JointDraws | None = None
+        self.last: JointRows | None = None
         if model.kv.sequences > 1 and model.library.has(abi.DECODE_ROWS):
             shared = model.library, model.device, model.kv.handle, model.params
             self.steps = JointSteps(*shared, graphs=graphs)
@@ -130,6 +133,24 @@ class Joint:
                 self._runner.forward_one(group[0], own[0])
             else:
                 yield self._add_together(group, own)
+
+    def add_ahead(self, sequences: Listed[Sequence], drawn: tvm_ffi.Tensor) -> JointRows:
+        """Launch the forward after tokens that the device is to draw, int32 (n,), at most `most`.
+
+        All are known to fit. Each sequence is at its last token still, and has this one `ahead`:
+        what is returned.
+        """
+        Sequence.begin_ahead(sequences)
+        if len(sequences) == 1:
+            sequences[0].logits = None  # a graph has one place for its result
+            ids = self._runner.ids.write_from(drawn, (1, 1))
+            logits = self._runner.steps.forward(ids, slot=sequences[0].slot)
+        else:
+            assert self.steps is not None, "else each is alone"
+            logits = self.steps.forward_drawn(drawn)
+        self.last = JointRows(logits, sequences, self._runner, self._draws)
+        Sequence.end_ahead(sequences, self.last)
+        return self.last
 
     def most_riders(self, sequences: int) -> int:
         """Rows of a prompt that a forward of so many others takes besides; 0 for none."""
@@ -165,4 +186,5 @@ class Joint:
         Sequence.begin_step(sequences)
         logits = self.steps.forward(tokens)
         Sequence.end_step(sequences, tokens)
-        return JointRows(logits, sequences, self._runner, self._draws)
+        self.last = JointRows(logits, sequences, self._runner, self._draws)
+        return self.last

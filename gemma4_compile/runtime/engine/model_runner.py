@@ -64,7 +64,7 @@ class ModelRunner:
     media_rows : the towers
     media : what the model takes besides text
     ids : memory on the device for the ids of a forward
-    readback : brings drawn tokens to the host, one at a time; None where they are waited for
+    readback : brings drawn tokens to the host; None where they are waited for
     window : as of `LoadedModel`; a forward of tokens that are on the device alone needs it None
     """
 
@@ -79,7 +79,7 @@ class ModelRunner:
         self._text = device.place(np.full(model.prefill_chunk, abi.MODALITY_TEXT, np.int32))
         self._modalities = Feed(device, model.prefill_chunk, "int32")
         self._device = device
-        self.readback = token_readback(device)
+        self.readback = token_readback(device, model.kv.sequences)
         self._draw_numbers: dict[int, tuple[Feed, ...]] = {}
         self._kv = model.kv.handle
         self._vocab_size = model.vocab_size
@@ -118,9 +118,10 @@ class ModelRunner:
         A step of several sequences that draws keeps none. Who asks for them all the same, as a
         fork or after Ctrl-C, has that token taken back and added again.
         """
-        token_id = sequence.added
+        token_id, chosen = sequence.added, sequence.chosen
         if sequence.logits is None and token_id is not None and sequence.pop(1):
             self.forward_one(sequence, token_id)
+            sequence.chosen = chosen
         return sequence.logits
 
     def step(self, sequence: Sequence, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:

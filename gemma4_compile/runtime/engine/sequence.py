@@ -75,6 +75,8 @@ class Sequence:
         `ModelRunner.last_logits`
     version : another number after every change; who remembers something of the sequence's end
         remembers the version as well
+    ahead : what added its chosen token before anybody asked for that (`Turns`); None for nothing.
+        All else here is as without that token, and whatever changes the sequence takes it back
     tentative : guesses at the end that `keep` decides about; None outside a round
     """
 
@@ -87,6 +89,7 @@ class Sequence:
         self.logits: tvm_ffi.Tensor | None = None
         self.added: int | None = None
         self.version = 0
+        self.ahead: object | None = None
         self.tentative: int | None = None
         self._removed = False
 
@@ -94,7 +97,7 @@ class Sequence:
     def length(self) -> int:
         """Tokens in the state."""
         self._check_held()
-        return self._kv.length(self._number)
+        return self._kv.length(self._number) - (self.ahead is not None)
 
     @property
     def room(self) -> int:
@@ -116,6 +119,7 @@ class Sequence:
         """Make room for so many more tokens, before the call that adds them."""
         self.version += 1
         self.added = None
+        self.take_back()
         self._kv.begin((self._number,), (count,))
 
     def end(self, logits: tvm_ffi.Tensor | None = None) -> None:
@@ -123,11 +127,40 @@ class Sequence:
         self._kv.end()
         self.logits, self.chosen = logits, None
 
+    def take_back(self) -> None:
+        """Take back the token that was added `ahead`, if any."""
+        if self.ahead is not None:
+            self.ahead = None
+            self._kv.pop(self._number, 1)
+
+    @staticmethod
+    def begin_ahead(sequences: Collection[Sequence]) -> None:
+        """Make room for the token after the last one of each, which none of them tells of yet."""
+        state, numbers = next(iter(sequences))._kv, tuple(one._number for one in sequences)
+        state.begin(numbers, (1,) * len(numbers))
+
+    @staticmethod
+    def end_ahead(sequences: Collection[Sequence], what: object) -> None:
+        """Finish what `begin_ahead` began, after the call, which is known as this."""
+        next(iter(sequences))._kv.end()
+        for sequence in sequences:
+            sequence.ahead = what
+
+    def accept_ahead(self, logits: tvm_ffi.Tensor | None) -> None:
+        """Have the chosen token, which was added `ahead`, as after a step of all that gave these.
+
+        `logits` : None where they are of several sequences, and not kept
+        """
+        self.version += 1
+        self.added, self.logits = self.chosen, logits
+        self.ahead = self.chosen = None
+
     @staticmethod
     def begin_step(sequences: Collection[Sequence]) -> None:
         """Make room for one more token in each of several, before the call that adds them."""
         for sequence in sequences:
             sequence.version += 1
+            sequence.take_back()
         state, numbers = next(iter(sequences))._kv, tuple(one._number for one in sequences)
         state.begin(numbers, (1,) * len(numbers))
 
@@ -137,6 +170,7 @@ class Sequence:
         for sequence in sequences:
             sequence.version += 1
             sequence.added = None
+            sequence.take_back()
         state, numbers = next(iter(sequences))._kv, tuple(one._number for one in sequences)
         state.begin(numbers, tuple(counts))
 
@@ -186,6 +220,7 @@ class Sequence:
     def pop(self, count: int) -> bool:
         """Take back the last `count` tokens; False and no change where the rings cannot."""
         self._check_held()
+        self.take_back()
         try:
             self._kv.pop(self._number, count)
         except ValueError:
@@ -203,6 +238,7 @@ class Sequence:
     def shortest(self) -> int:
         """The fewest tokens, besides none, that `pop` can leave."""
         self._check_held()
+        self.take_back()
         return self._kv.rows.shortest(self._number)
 
     def row_entries(self) -> tuple[tuple[RowEntry, ...], str]:
@@ -212,16 +248,19 @@ class Sequence:
     def read_rows(self, entry: int, first: int, rows: Array) -> None:
         """As `KvRows.read`."""
         self._check_held()
+        self.take_back()
         self._kv.rows.read(self._number, entry, first, rows)
 
     def write_rows(self, entry: int, first: int, rows: Array) -> None:
         """As `KvRows.write`."""
         self._check_held()
+        self.take_back()
         self._kv.rows.write(self._number, entry, first, rows)
 
     def resume(self, length: int, shortest: int) -> None:
         """As `KvRows.resume`."""
         self._check_held()
+        self.take_back()
         self._kv.rows.resume(self._number, length, shortest)
         self._forget_end()
 
@@ -253,7 +292,7 @@ class Sequence:
 
     def _forget_end(self) -> None:
         self.version += 1
-        self.tentative = self.chosen = self.logits = self.added = None
+        self.tentative = self.chosen = self.logits = self.added = self.ahead = None
 
 
 class Sequences:

@@ -58,10 +58,17 @@ class JointSteps:
 
         Those are (n, hidden_size) float32, after the final norm.
         """
-        ids = self._ids[len(tokens) - 1]
-        copy(tvm_ffi.from_dlpack(np.array(tokens, np.int32)), ids)
-        name = f"step of {len(tokens)} rows of several sequences"
-        return self._graphs.run(name, self._call, ids)
+        return self._run(tvm_ffi.from_dlpack(np.array(tokens, np.int32)))
+
+    def forward_drawn(self, tokens: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+        """As `forward`, after tokens that are on the device, int32 (n,)."""
+        return self._run(tokens)[0]
+
+    def _run(self, tokens: tvm_ffi.Tensor) -> Tensors:
+        rows = int(tokens.shape[0])
+        ids = self._ids[rows - 1]
+        copy(tokens, ids)
+        return self._graphs.run(f"step of {rows} rows of several sequences", self._call, ids)
 
     @property
     def kernels(self) -> int:

@@ -208,14 +208,17 @@ class SubmittedToken:
         return int(self._device.read(self._token)[0])
 
 
-def token_readback(device: Device) -> Readback | SubmittedToken | None:
-    """A way for tokens to the host that the next step needs not wait for, where there is one."""
+def token_readback(device: Device, most: int) -> Readback | SubmittedToken | None:
+    """A way for tokens to the host that the next step needs not wait for, where there is one.
+
+    `most` : tokens at a time, of as many sequences
+    """
     if device.kind.has_launcher:
         return SubmittedToken(device)
     if not device.kind.reads_beside:
         return None
     try:
-        return Readback(CudaRuntime())
+        return Readback(CudaRuntime(), most)
     except CudaError as error:
         _log.warning("each token is waited for before the next step is launched: %s", error)
         return None
