@@ -96,6 +96,7 @@ class FewRowTuning:
     wide_threads : of a block that rounds the product of gate and up, at most
     norm_threads : of a block that norms a row and rounds it, at most: whole subgroups, of which 16
         are summed at once; 0: a power of two
+    scores : of experts that a block makes of a row, which it reads for each block again
     """
 
     threads: int = 128
@@ -109,6 +110,7 @@ class FewRowTuning:
     full_splits: ClassVar[int] = 64
     wide_threads: ClassVar[int] = 256
     norm_threads: int = 0
+    scores: int = 1
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,11 @@ def make_quantized_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec
 
 
 def make_routed_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec) -> tirx.PrimFunc:
-    """`make_quantized_branch_norms`, and a block for each row and expert that makes its score.
+    """`make_quantized_branch_norms`, and blocks for each row that make some experts' scores.
 
     A block that scores knows the row's norm from sums of its own (router_blocks.py). Grid: 1 +
-    experts x rows. Shared: as there, and two vectors a thread. Definition: `QuantizedBranchNorms`.
+    experts / those of a block x rows. Shared: as there, and two vectors a thread. Definition:
+    `QuantizedBranchNorms`.
     """
     width, n = operator.width, symbolic_rows(None)
     threads = row_threads(width // WORD, spec.max_threads_per_block)
@@ -79,12 +80,16 @@ def make_routed_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec) -
         router = RoutedNormArguments(build, operator.routed_norm, n)
         out, *packed = _branch_results(build, width, n)
         scores = build.arg("scores", (n, operator.experts), "float32")
-        with launch(threads, 1 + operator.experts, n) as (index, i, thread):
+        own = min(spec.tuning.few_rows.scores, operator.experts)
+        blocks, last = -(-operator.experts // own), operator.experts - 1
+        with launch(threads, 1 + blocks, n) as (index, i, thread):
             row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
             # Loops of one iteration or none, as of `behind_router`.
             scores_row = bind(tirx.Select(index > 0, i32(1), i32(0)))
             with T.serial(0, scores_row):
-                router.store_score(scores, i, bind(index - 1), row_slice)
+                first = bind((index - 1) * own)
+                experts = [bind(tirx.min(first + other, last)) for other in range(own)]
+                router.store_scores(scores, i, experts, row_slice)
             with T.serial(0, i32(1) - scores_row):
                 args, after = router.norm_to(*AFTER)
                 _norm_branches(operator, args, after, out, packed, row_slice, i)

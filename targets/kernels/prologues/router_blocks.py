@@ -78,7 +78,7 @@ class RoutedNormArguments:
 
     def score(self, routed: Buffer, e: Expr, block: Block) -> None:
         """The score of expert e; the block of the first also leaves the experts' input."""
-        found = self.store_score(routed, 0, e, RowSlice(block, self.norm.width))
+        found = self.store_scores(routed, 0, [e], RowSlice(block, self.norm.width))
         with when(e == 0):
             row_slice = found.row_slice
             of_branch, of_all = row_slice.splat(found.of_branch), row_slice.splat(found.of_all)
@@ -91,32 +91,38 @@ class RoutedNormArguments:
             )
             store_hidden(routed, hidden, self.norm.experts, row_slice)
 
-    def store_score(self, scores: Buffer, row: Index, e: Expr, row_slice: RowSlice) -> _Scored:
-        """Write the score of expert e in a row."""
+    def store_scores(
+        self, scores: Buffer, row: Index, experts: Sequence[Expr], row_slice: RowSlice
+    ) -> _Scored:
+        """Write the scores of some experts in a row."""
         norm = self.norm
         branch, residual = row_slice.load(self._branch, row), row_slice.load(self._residual, row)
         w_branch = row_slice.load(StackRow(self._vectors, BRANCH_NORM))
         scale = row_slice.load(StackRow(self._vectors, SCALE))
         projected = [
-            row_slice.vectors.cast(value, "float32")
-            for value in row_slice.load(self._projection, e)
+            [
+                row_slice.vectors.cast(value, "float32")
+                for value in row_slice.load(self._projection, e)
+            ]
+            for e in experts
         ]
         weighed = row_slice.map(lambda b, w: b * w, branch, w_branch)
-        scaled = row_slice.map(lambda p, s: p * s, projected, scale)
         pairs = [
             (branch, branch),
             (residual, residual),
             (residual, weighed),
             (weighed, weighed),
-            (residual, scaled),
-            (weighed, scaled),
         ]
+        for own in projected:
+            scaled = row_slice.map(lambda p, s: p * s, own, scale)
+            pairs += [(residual, scaled), (weighed, scaled)]
         sums = BlockSums(row_slice.block)
-        bb, rr, rc, cc, rp, cp = sums([row_slice.dot(left, right) for left, right in pairs])
+        bb, rr, rc, cc, *of_experts = sums([row_slice.dot(left, right) for left, right in pairs])
 
         i, after = residual_scales(norm.width, norm.eps, (bb, rr, rc, cc), f32(1.0))
         with when(row_slice.block.thread == 0):
-            store(scores, (rp + i * cp) * (after * f32(norm.factor)), row, e)
+            for e, rp, cp in zip(experts, of_experts[::2], of_experts[1::2], strict=True):
+                store(scores, (rp + i * cp) * (after * f32(norm.factor)), row, e)
         return _Scored(row_slice, residual, weighed, i, after)
 
 

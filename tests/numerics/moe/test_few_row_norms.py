@@ -163,6 +163,9 @@ def test_kernels(
 ) -> None:
     spec = target_spec("webgpu", limits)
     spec = replace(spec, simd_width=min(spec.simd_width, SUBGROUP))
+    if spec.simd_width:  # CUDA's blocks make several experts' scores: the last one here too few
+        few_rows = replace(spec.tuning.few_rows, scores=3)
+        spec = replace(spec, tuning=replace(spec.tuning, few_rows=few_rows))
     cases = numbered_cases(share)
 
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
