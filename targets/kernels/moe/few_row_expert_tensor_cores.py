@@ -26,7 +26,11 @@ from gemma4_compile.targets.kernels.moe.expert_tiles import kept_or_previous, ta
 from gemma4_compile.targets.kernels.moe.router import slots_of
 from gemma4_compile.targets.kernels.prologues.packed_products import NONE, pack_products
 from gemma4_compile.targets.kernels.prologues.packed_rows import left_args, matmul_results
-from gemma4_compile.targets.kernels.tiles.byte_products import multiply, store_sums
+from gemma4_compile.targets.kernels.tiles.byte_products import (
+    begin_reading,
+    multiply,
+    store_sums,
+)
 from gemma4_compile.targets.kernels.tiles.byte_rows import Rows
 from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     TensorCoreShape,
@@ -71,14 +75,15 @@ def make_few_row_expert_tensor_cores(operator: ExpertLinear, spec: TargetSpec) -
             expert = bind(ids[position, tirx.floormod(pair, top_k)])
             begin = bind(tirx.floordiv(position, BYTE_ROWS) * BYTE_ROWS)
             count = bind(tirx.min(i32(n) - begin, BYTE_ROWS))
+            first, base = bind(index * shape.rows), bind(operator.first_row(expert))
+            warp = Warp(shape, thread)
+            weights = weights_of(
+                warp, reader, base, lambda row: base + tirx.min(first + row, rows - 1)
+            )
+            begin_reading(warp, weights)  # under way while the block looks for its pairs
             chosen = _pairs_of(ids, expert, begin, count, thread)
             values = shared((BYTE_ROWS * GROUP,)) if packs else None
             with when(_first_of(chosen) == pair):
-                first, base = bind(index * shape.rows), bind(operator.first_row(expert))
-                warp = Warp(shape, thread)
-                weights = weights_of(
-                    warp, reader, base, lambda row: base + tirx.min(first + row, rows - 1)
-                )
 
                 def row_of(i: Expr) -> Expr:
                     if gated:
@@ -87,7 +92,7 @@ def make_few_row_expert_tensor_cores(operator: ExpertLinear, spec: TargetSpec) -
                     return tirx.Select(own >= 0, own, pair)
 
                 left = Rows(warp, x, row_of, operator.layout)
-                sums = multiply(warp, weights, left)
+                sums = multiply(warp, weights, left, has_begun=True)
 
                 def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
                     ((_, value),) = tailed(operator, added)

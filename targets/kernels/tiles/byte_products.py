@@ -212,14 +212,23 @@ class Weights:
         return None
 
 
-def multiply(warp: Warp, weights: Weights, rows: Rows) -> Buffer:
-    """A warp's sums over its channels: of each tile the lane's row, for two rows of x."""
+def begin_reading(warp: Warp, weights: Weights) -> None:
+    """Read a warp's first step, for `multiply` to begin with."""
+    weights.read(bind(tirx.min(warp.part, warp.shape.steps - 1)))
+
+
+def multiply(warp: Warp, weights: Weights, rows: Rows, *, has_begun: bool = False) -> Buffer:
+    """A warp's sums over its channels: of each tile the lane's row, for two rows of x.
+
+    `has_begun` : the first step is being read
+    """
     shape = warp.shape
     sums = local((shape.tiles * BYTE_SUMS,))
     begins, dots = (local((BYTE_SUMS,), "int32") for _ in range(2))
     for index in range(shape.tiles * BYTE_SUMS):
         store(sums, f32(0.0), index)
-    weights.read(bind(tirx.min(warp.part, shape.steps - 1)))
+    if not has_begun:
+        begin_reading(warp, weights)
     with T.serial(0, -(-shape.steps // shape.warps)) as iteration:
         step = bind(iteration * shape.warps + warp.part)
         with when(step < shape.steps):  # the same for a warp
