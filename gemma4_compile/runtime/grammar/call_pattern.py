@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from gemma4_compile.errors import UsageError
 
 _AHEAD = ("(?!", "(?=")
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+# A class that nothing closes takes the rest, which is gone through once so.
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\\?\Z)|.", re.DOTALL)
+_MOST_CONDITIONS = 32  # what is behind each is copied
 
 
 def looks_ahead(pattern: object) -> bool:
@@ -32,10 +34,11 @@ def pattern_of(
     pattern = schema["pattern"]
     if not isinstance(pattern, str):
         raise refused(f"{where}.pattern", "expected a regular expression")
-    conditions = []
-    while looks_ahead(pattern):
+    conditions: list[str] = []
+    has_choices = looks_ahead(pattern) and "|" in _outside_groups(pattern)
+    while looks_ahead(pattern) and len(conditions) < _MOST_CONDITIONS:
         end = _end_of_group(pattern, 1)
-        if end is None or "|" in _outside_groups(pattern):
+        if end is None or has_choices:
             break  # the library names what it cannot follow
         inner = pattern[4:end].removeprefix("^")
         if inner.endswith("$") and "|" in _outside_groups(inner):

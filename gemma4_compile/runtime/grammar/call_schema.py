@@ -313,6 +313,9 @@ class CallRules:
         taken, patterns = names.get("taken", ()), names.get("patterns", ())
         assert isinstance(taken, (list, tuple)), "as `Shape` has it"
         assert isinstance(patterns, (list, tuple)), "as `Shape` has it"
+        self._steps += sum(
+            1 + len(str(one)) // 64 for one in patterns
+        )  # each is told from all others
         outside = [f"~({pattern_of({'pattern': pattern}, where, refused)})" for pattern in patterns]
         outside += [f"~/{re.escape(name).replace('/', chr(92) + '/')}/" for name in taken]
         if set(names) & {"pattern", "minLength", "maxLength"}:

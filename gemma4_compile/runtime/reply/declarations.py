@@ -17,9 +17,12 @@ from gemma4_compile.runtime.reply.references import referred
 
 MAX_VALUES = 20_000  # of all schemas of a request: references can double at every level
 MAX_DEPTH = 64
+_LETTERS = 256  # of data beside a schema, as of an `enum`, that count as a value
+_MAX_KINDS = 16  # types of one schema that are told
 _SHOWN = 8  # names or values of an alternative that a description lists
 _DEFINITIONS = ("$defs", "definitions")
 _JOINED = ("allOf", "anyOf", "oneOf")
+_PARTS = (*_DEFINITIONS, *_JOINED, "additionalProperties", "items", "properties")
 _DATA = ("const", "default", "example")  # null is a value of these
 _EITHER = "Either "
 _TYPES = {
@@ -53,6 +56,7 @@ class SchemaWriter:
         self._left = MAX_VALUES
         self._scopes: list[Schema] = []  # schemas with definitions, the whole one first
         self._open: list[str] = []  # references that are being put in
+        self._weighed: dict[int, tuple[object, int]] = {}  # data by identity, which it keeps
 
     def write_out(self, schema: Schema) -> Schema:
         """Return a schema that needs no other.
@@ -71,6 +75,12 @@ class SchemaWriter:
 
     def _schema(self, schema: object, depth: int) -> object:
         self._left -= 1
+        if isinstance(schema, Mapping):  # what a reference puts in again is gone through again
+            self._left -= sum(
+                self._weight(value) // _LETTERS
+                for key, value in schema.items()
+                if key not in _PARTS
+            )
         if self._left < 0 or depth > MAX_DEPTH:
             raise UsageError(
                 f"a tool's declaration is too long with its references put in: expected at most "
@@ -88,6 +98,22 @@ class SchemaWriter:
             return self._alone(_without(schema, *_DEFINITIONS), depth)
         finally:
             self._scopes.pop()
+
+    def _weight(self, value: object) -> int:
+        """The values and letters of data, counted once."""
+        if not isinstance(value, (str, list, Mapping)):
+            return 1
+        if id(value) not in self._weighed:
+            waiting, weight = [value], 0
+            while waiting:
+                each = waiting.pop()
+                weight += 1 + (len(each) if isinstance(each, str) else 0)
+                if isinstance(each, Mapping):
+                    waiting += [*each, *each.values()]
+                elif isinstance(each, list):
+                    waiting += each
+            self._weighed[id(value)] = value, weight
+        return self._weighed[id(value)][1]
 
     def _alone(self, schema: Schema, depth: int) -> object:
         """A schema without definitions."""
@@ -191,7 +217,7 @@ def _plain(schema: Schema) -> Schema:
     if kinds is None and isinstance(values, list) and values:
         kinds = list(dict.fromkeys(map(type_of, values)))
     if isinstance(kinds, list):
-        named = [kind for kind in kinds if kind != "null"]
+        named = [kind for kind in kinds if kind != "null"][:_MAX_KINDS]
         if len(named) < len(kinds) and named:
             plain.setdefault("nullable", True)
         if len(named) > 1:

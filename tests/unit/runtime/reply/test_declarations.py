@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -247,3 +248,34 @@ def test_an_argument_without_a_schema_is_named(inner: Any) -> None:
     with pytest.raises(UsageError, match="the argument `k` has no JSON schema") as caught:
         SchemaWriter().write_out(of(inner))
     assert '{"type": "string"}' in str(caught.value.hint)
+
+
+LISTED = {"enum": [f"v{i}" for i in range(12_000)]}
+HOSTILE: dict[str, tuple[Any, int]] = {
+    "values that many references put in": (LISTED, 10_000),
+    "nested values": ({"const": [[{"a": i} for i in range(200)]] * 60}, 10_000),
+    "texts": ({"type": "object", "properties": {"x": {"description": "d" * 200_000}}}, 10_000),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_references_put_in_is_weighed_with_its_data(case: str) -> None:
+    target, times = HOSTILE[case]
+    several = {"anyOf": [{"$ref": "#/$defs/t"}] * times}
+    by_name = {f"p{i}": {"$ref": "#/$defs/t"} for i in range(times)}
+    begin = time.process_time()
+    for inner in (of(several), {"type": "object", "properties": by_name}):
+        with pytest.raises(UsageError, match="too long with its references"):
+            SchemaWriter().write_out({**inner, "$defs": {"t": target}})
+    assert time.process_time() - begin < 5, "a value at a time would take a minute"
+
+
+def test_a_long_list_of_values_is_declared_once() -> None:
+    assert written(LISTED)["enum"] == LISTED["enum"]
+
+
+def test_few_types_of_many_are_told() -> None:
+    many = {"type": [f"t{i}" for i in range(60_000)], **{f"k{i}": 1 for i in range(3000)}}
+    begin = time.process_time()
+    assert "description" in written(many)
+    assert time.process_time() - begin < 5, "each type has a copy of the schema"
