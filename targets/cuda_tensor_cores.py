@@ -75,9 +75,10 @@ __forceinline__ __device__ void {name}(void* piece, int lane, float value) {{
 """
 # Volatile: the compiler may not move it down to where its result is needed.
 _STREAM = """
-__forceinline__ __device__ void {name}(unsigned int* to, const void* from) {{
+__forceinline__ __device__ void {name}(void* to, const void* from) {{
+  unsigned int* words = (unsigned int*)to;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {{%0, %1, %2, %3}}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(from));
 }}
 """
 _LOAD = """

@@ -286,6 +286,10 @@ class DecodeAttentionTuning:
     sliding_splits, full_splits : blocks that share the keys of a KV head, at most
     max_blocks : splits times KV heads, at most
     split_channels : channels of keys that a split has at least, and in multiples of
+    warp_keys : keys of 256 channels that a warp has under way, where each goes over keys of its
+        own; 0: the block's threads share their keys
+    warp_sums : sums of a lane of such a warp, at most: channels of query heads
+    warp_threads, warp_resident : of such a block; blocks that a multiprocessor holds
     """
 
     threads: int = 256
@@ -296,6 +300,10 @@ class DecodeAttentionTuning:
     full_splits: int = 128
     max_blocks: int = 256
     split_channels: int = 16384
+    warp_keys: int = 0
+    warp_sums: int = 64
+    warp_threads: int = 256
+    warp_resident: int = 2
 
 
 @dataclass(frozen=True)

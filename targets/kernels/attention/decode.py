@@ -21,7 +21,9 @@ from gemma4_compile.operators.types import Expr, Index
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
 from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
-from gemma4_compile.targets.kernels.common.blocks import Block, launch, shared
+from gemma4_compile.targets.kernels.attention.warp_block import WarpBlock
+from gemma4_compile.targets.kernels.attention.warp_shape import WarpShape, warp_shape
+from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident, shared
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -35,13 +37,18 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
     rows there is no launch where there is no such row. Shared: q, the threads' slices
     of the scores, scores and weights; a new key and value. Reference: `SplitAttention.definition`.
     """
-    shape, owns = decode_shape(operator, spec), operator.owns_kv
+    shape = warp_shape(operator, spec) or decode_shape(operator, spec)
+    owns, held = operator.owns_kv, shape.resident if isinstance(shape, WarpShape) else 0
     slices = operator.heads // operator.kv_heads // shape.heads  # that share a KV head
     with function(scheduled=True) as build:
         args = operator.declare(build)
         parts = operator.heads // shape.heads
         grid = operator.splits, parts * args.n if operator.is_joint else parts
-        with _if_exists(args), launch(shape.threads, *grid) as (split, part, thread):
+        with (
+            _if_exists(args),
+            launch(shape.threads, *grid) as (split, part, thread),
+            resident(held),
+        ):
             i: Index = 0
             if operator.is_joint:
                 i, part = bind(tirx.floordiv(part, parts)), bind(tirx.floormod(part, parts))
@@ -58,7 +65,11 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
             begin, end = (materialize(bound) for bound in bounds)
             g, first = bind(tirx.floordiv(part, slices)), bind(part * shape.heads)
             block = Block(thread, shape.threads, spec.simd_width)
-            attention = DecodeBlock(operator, shape, args, block)
+            attention: DecodeBlock | WarpBlock
+            if isinstance(shape, WarpShape):
+                attention = WarpBlock(operator, shape, args, block)
+            else:
+                attention = DecodeBlock(operator, shape, args, block)
             if owns:
                 new = (operator.head_dim,), operator.cache_dtype
                 attention.new = shared(*new), shared(*new)

@@ -5,8 +5,6 @@ Its division: decode_shape.py. The kernels: decode.py, few_rows.py.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -16,6 +14,7 @@ from gemma4_compile.operators.split_attention import SplitArguments, SplitAttent
 from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
 from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape
+from gemma4_compile.targets.kernels.attention.split_block import SplitBlock
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     add,
@@ -29,23 +28,19 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.kernels.tiles.loaders import below
 
 
-class DecodeBlock:
+class DecodeBlock(SplitBlock):
     """One block's operands, registers and shared memory."""
 
     def __init__(
         self, operator: SplitAttention, shape: DecodeShape, args: SplitArguments, block: Block
     ) -> None:
-        self.operator, self.shape, self.args = operator, shape, args
-        self.key, self.value = args.key, args.value
-        thread = block.thread
-        self.block, self.thread, self.vectors = block, thread, shape.vectors
+        super().__init__(operator, shape, args, block)
+        self.shape, thread = shape, block.thread
         heads, dim, dtype = shape.heads, operator.head_dim, operator.cache_dtype
-        self.query = shared((heads, shape.query_width))
         self.partial = shared((heads * shape.keys * (shape.lanes + 1),))  # flat: TVM drops a pad
         self.tops, self.weights = shared((heads * shape.packs,)), shared((heads * shape.keys,))
         self.factors = shared((heads,))
         self.spare = [shared((heads, dim)) for _ in range(shape.spare_groups)]
-        self.new: tuple[Buffer, Buffer] | None = None
         size = self.vectors.size
         self.keys = local((shape.iterations * shape.chunks * size,), dtype)
         self.values = local((shape.own_keys * size,), dtype)
@@ -61,46 +56,6 @@ class DecodeBlock:
         self.group = bind(tirx.floordiv(thread, shape.columns))
         self.scored = heads * shape.packs  # threads that own one vector of scores each
         self.scores = local((shape.pack.size,))
-
-    def pad_query(self) -> None:
-        """Write the zeros after the query heads."""
-        padding, vectors = self.shape.padding, self.vectors
-        if padding:
-            with strided(self.block, self.shape.heads * padding) as item:
-                h, place = tirx.floordiv(item, padding), tirx.floormod(item, padding)
-                nothing = vectors.splat(zero())
-                store(self.query, nothing, h, vectors.at(self.shape.columns + place))
-
-    def load_query(self, first: Expr, i: Index = 0) -> None:
-        """Copy the block's queries, of row `i`, to shared memory; ends with a barrier."""
-        shape, vectors, dim = self.shape, self.vectors, self.operator.head_dim
-        with strided(self.block, shape.heads * shape.columns) as item:
-            h = bind(tirx.floordiv(item, shape.columns))
-            place = bind(tirx.floormod(item, shape.columns))
-            row, head = self._source_of(first + h, i)
-            values = self.args.q[row, vectors.from_channel(head * dim + place * vectors.size)]
-            store(self.query, values, h, vectors.at(place))
-        barrier()
-
-    def _source_of(self, query: Expr, i: Index) -> tuple[Index, Expr]:
-        """Row and head of a query of the launch, or of row `i`."""
-        return i, query
-
-    def store_empty(self, split: Expr, first: Expr) -> None:
-        """The results of a split without keys."""
-        shape, vectors = self.shape, self.vectors
-        o_partial, split_lse = self.args.splits
-        with strided(self.block, shape.heads * shape.columns) as item:
-            query = self._numbered(first + tirx.floordiv(item, shape.columns))
-            column = tirx.floormod(item, shape.columns)
-            nothing = vectors.splat(tirx.const(0, self.operator.cache_dtype))
-            with self._if_exists(query):
-                store(o_partial, nothing, *self._place_of(split, query), vectors.at(column))
-        query = self._numbered(first + self.thread)
-        with when(self._and_exists(self.thread < shape.heads, query)):
-            place = self._place_of(split, query)
-            store(split_lse, f32(LOWEST), *place, 0)
-            store(split_lse, zero(), *place, 1)
 
     # --- Loads ---
 
@@ -155,14 +110,6 @@ class DecodeBlock:
                 with when(self._value_position(base, index) == position):
                     item = new_value[self.vectors.at(self.column)]
                     store(self.values, item, self.vectors.at(index))
-
-    def store_new(self, is_writer: Expr, position: Expr, g: Expr) -> None:
-        """Write the new position's key and value to the caches, in the block that is to."""
-        slot = materialize(self.operator.cache.row(position))
-        with when(is_writer & (self.thread < self.shape.columns)):
-            place = self.vectors.at(self.thread)
-            for new, target in zip(self.new or (), (self.key, self.value), strict=True):
-                store(target, new[place], slot, g, place)
 
     # --- Steps of a tile ---
 
@@ -220,10 +167,6 @@ class DecodeBlock:
             with when(u == 0):
                 store(self.factors, keep, h)
         barrier()
-
-    def _is_seen(self, key: Expr, end: Expr) -> Expr:
-        """Return whether the query that this thread weighs keys for sees one of a split."""
-        return key < end
 
     def _over_head(self, h: Index, combine: Operation) -> Expr:
         """`combine` over the threads of one head."""
@@ -287,26 +230,6 @@ class DecodeBlock:
             with when(tile + 1 < tiles):
                 self.load_keys(base + shape.keys, last, g)
             self.accumulate()
-
-    def _place_of(self, split: Expr, query: Expr) -> tuple[Expr, ...]:
-        """Place of the results of a split and of a query of the launch."""
-        return split, query
-
-    def _numbered(self, query: Expr) -> Expr:
-        """Return a query's number, which is used several times where more depends on it."""
-        return query
-
-    def _and_exists(self, condition: Expr, query: Expr) -> Expr:
-        """Return whether a condition holds and a query of the block is one."""
-        return condition
-
-    def _if_exists(self, query: Expr) -> AbstractContextManager[None]:
-        """Open the condition that a query of the block is one."""
-        return nullcontext()
-
-    def _share(self, weight_sum: Expr) -> Expr:
-        """The factor of a sum of weighted values."""
-        return f32(1.0) / weight_sum
 
     def finish(self, split: Expr, first: Expr) -> None:
         """Add the groups' columns, through the memory of q, and store the split's results.

@@ -10,7 +10,7 @@ from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.tir import LocalVar, bind, store, when
 from gemma4_compile.operators.types import Expr, Index
-from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
+from gemma4_compile.targets.kernels.attention.split_block import SplitBlock
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
     barrier,
@@ -29,21 +29,21 @@ class DecodeNorms:
     """Norms and rotations of the block's query heads and, where it owns them, of k and v."""
 
     def __init__(
-        self, operator: SplitAttention, block: DecodeBlock, step: Expr, row: Index = 0
+        self, operator: SplitAttention, block: SplitBlock, step: Expr, row: Index = 0
     ) -> None:
         self.operator, self.block, self.step, self._row = operator, block, step, row
         args = block.args
         assert args.q_norm is not None, "a norm has a weight"
         assert args.rotary is not None, "and a rotation"
         self.q_norm, self.k_norm, self.rotary = args.q_norm, args.k_norm, args.rotary
-        self.vectors, self.heads = block.vectors, block.shape.heads
+        self.vectors, self.heads = block.vectors, block.division.heads
         self.rows = self.heads + (2 if operator.owns_kv else 0)
         self.pairs = operator.head_dim // 2 // self.vectors.size  # of vectors
-        threads = power_of_two_at_most(block.shape.threads // self.rows)
+        threads = power_of_two_at_most(block.division.threads // self.rows)
         # Two at least: TVM makes no vectors of shared memory that has constant places only.
         self.lanes = min(threads, MAX_NORM_LANES, max(2, power_of_two_at_most(self.pairs)))
         self.shares = local((len(self._iterations()) * HELD * self.vectors.size,))
-        self.squares = shared((block.shape.threads,))
+        self.squares = shared((block.division.threads,))
 
     def run(self, first: Expr, g: Expr) -> None:
         """Write q to the block's shared memory, and the new key and value next to it.
