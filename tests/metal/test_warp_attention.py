@@ -53,3 +53,22 @@ def test_each_warp_with_keys_of_its_own(
         emulated = EmulatedCases.load(cases, metal_device, library)
         for order in ORDERS:
             emulated.check(order)
+
+
+MISTAKES = {
+    "no barrier before the warps' maxima": without(BARRIER, 2),
+    "no barrier before the warps' sums": without(BARRIER, 3),
+    "a score of every other lane": other(r"simd_shuffle_xor\(\w+\[0\], \(ushort\)1\)", "0.0f"),
+    "a new key that is not put in": other(r" == v\[0\]\)", " == -1)"),
+    "a weight of another lane": other(r"simd_shuffle\((\w+\[0\]), 4\)", r"\1"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found(name: str, metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
+    cases = cases_of(QUICK)[::3]  # one alone sees its own key
+    library = link_cases(cases, SPEC, tmp_path)
+    with emulator.mistake(MISTAKES[name]), emulator.memory_of_cuda():
+        emulated = EmulatedCases.load(cases, metal_device, library)
+        assert any(differences(cases, emulated.run(order)) for order in ORDERS)

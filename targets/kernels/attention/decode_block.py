@@ -12,7 +12,7 @@ from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.split_attention import SplitArguments, SplitAttention
 from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store, when
-from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
+from gemma4_compile.operators.types import Expr, Index, Operation
 from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape
 from gemma4_compile.targets.kernels.attention.split_block import SplitBlock
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -21,7 +21,6 @@ from gemma4_compile.targets.kernels.common.blocks import (
     barrier,
     local,
     shared,
-    strided,
     tree,
     zero,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 from tvm import tirx
 
@@ -12,36 +11,20 @@ from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.split_attention import SplitArguments, SplitAttention
 from gemma4_compile.operators.tir import bind, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape
+from gemma4_compile.targets.kernels.attention.warp_shape import WarpShape
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, shared, strided, zero
-from gemma4_compile.targets.kernels.common.vectors import Vectors
-
-
-class BlockShape(Protocol):
-    """What is asked of the division of a block's work.
-
-    `columns` are vectors of a key, `padding` vectors of zeros behind a query, and `query_width`
-    channels of both.
-    """
-
-    @property
-    def threads(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def columns(self) -> int: ...
-    @property
-    def vectors(self) -> Vectors: ...
-    @property
-    def padding(self) -> int: ...
-    @property
-    def query_width(self) -> int: ...
 
 
 class SplitBlock:
     """The queries of one block, its new key and value, and where its results lie."""
 
     def __init__(
-        self, operator: SplitAttention, shape: BlockShape, args: SplitArguments, block: Block
+        self,
+        operator: SplitAttention,
+        shape: DecodeShape | WarpShape,
+        args: SplitArguments,
+        block: Block,
     ) -> None:
         self.operator, self.args = operator, args
         self.key, self.value = args.key, args.value

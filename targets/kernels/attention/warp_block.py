@@ -7,6 +7,8 @@ Its division: warp_shape.py. The kernel: decode.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -14,7 +16,7 @@ from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.split_attention import SplitArguments, SplitAttention
 from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store, when
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
 from gemma4_compile.targets.kernels.attention.split_block import SplitBlock
 from gemma4_compile.targets.kernels.attention.warp_shape import WARP_CHANNELS, WarpShape
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -24,7 +26,6 @@ from gemma4_compile.targets.kernels.common.blocks import (
     barrier,
     from_lane,
     local,
-    max_over_neighbours,
     shared,
     strided,
     tree,
@@ -59,6 +60,12 @@ class WarpBlock(SplitBlock):
         """Lanes that have the same score."""
         return WARP // self.shape.scores
 
+    @property
+    def _parts(self) -> list[tuple[int, int]]:
+        """The vectors of a key that a lane has: piece, and channel within it."""
+        halves = range(0, PIECE, self.vectors.size)
+        return [(piece, half) for piece in range(self.shape.pieces) for half in halves]
+
     def _channel(self, piece: int) -> Expr:
         """The lane's first channel of a piece."""
         return piece * WARP_CHANNELS + self.lane * PIECE
@@ -89,12 +96,11 @@ class WarpBlock(SplitBlock):
         if self.new is None:
             return
         vectors, pieces = self.vectors, self.shape.pieces
-        places = [(piece, half) for piece in range(pieces) for half in range(0, PIECE, vectors.size)]
         with when(base + self.shape.keys > position):
             for index in range(self.shape.keys):
                 with when(base + index == position):
                     for new, to in zip(self.new, (self.keys, self.values), strict=True):
-                        for piece, half in places:
+                        for piece, half in self._parts:
                             item = new[vectors.from_channel(self._channel(piece) + half)]
                             at = (index * pieces + piece) * PIECE + half
                             store(to, item, vectors.from_channel(at))
@@ -105,19 +111,17 @@ class WarpBlock(SplitBlock):
         """q.k of the head and key that the lane is for; a key is converted once for all heads."""
         shape, vectors = self.shape, self.vectors
         dots = [LocalVar("float32", zero()) for _ in range(shape.scores)]
-        for piece in range(shape.pieces):
-            for half in range(0, PIECE, vectors.size):
-                items = []
-                for index in range(shape.keys):
-                    at = (index * shape.pieces + piece) * PIECE + half
-                    item = self.keys[vectors.from_channel(at)]
-                    items.append(bind(vectors.cast(item, "float32")))
-                for h in range(shape.heads):
-                    place = vectors.from_channel(self._channel(piece) + half)
-                    query = bind(self.query[h, place])
-                    for index, item in enumerate(items):
-                        dot = dots[h * shape.keys + index]
-                        dot.set(vectors.dot(dot.value, query, item))
+        for piece, half in self._parts:
+            items = []
+            for index in range(shape.keys):
+                at = (index * shape.pieces + piece) * PIECE + half
+                item = self.keys[vectors.from_channel(at)]
+                items.append(bind(vectors.cast(item, "float32")))
+            for h in range(shape.heads):
+                query = bind(self.query[h, vectors.from_channel(self._channel(piece) + half)])
+                for index, item in enumerate(items):
+                    dot = dots[h * shape.keys + index]
+                    dot.set(vectors.dot(dot.value, query, item))
         distance = WARP // 2
         while len(dots) > 1:  # half of the lanes keep the first half of the sums, half the other
             half = len(dots) // 2
@@ -213,27 +217,27 @@ class WarpBlock(SplitBlock):
         with when(is_first):
             store(self.tops, self.highest.value, own)
         barrier()
-        tops = [materialize(self._over_warps(self.tops, h, tirx.max), "float32") for h in range(heads)]
+        tops = [
+            materialize(self._over_warps(self.tops, h, tirx.max), "float32") for h in range(heads)
+        ]
         factors = [
             LocalVar("float32", tirx.exp(self.tops[self.warp * heads + h] - top))
             for h, top in enumerate(tops)
         ]
-        of_lane = from_lanes_of(factors, tirx.floordiv(self.lane, lanes))
+        of_lane = _chosen(factors, tirx.floordiv(self.lane, lanes))
         with when(is_first):
             store(self.sums, self.weight_sum.value * of_lane, own)
         at_once = shape.merged_heads
         for group in range(0, heads, at_once):
             if group:
                 barrier()
-            for h in range(at_once):
-                for piece in range(shape.pieces):
-                    for half in range(0, PIECE, vectors.size):
-                        at = (group + h) * channels + piece * PIECE + half
-                        scaled = self.total[vectors.from_channel(at)] * vectors.splat(
-                            factors[group + h].value
-                        )
-                        place = vectors.from_channel(h * dim + self._channel(piece) + half)
-                        store(self.merged, scaled, self.warp, place)
+            for number in range(at_once):
+                scale = vectors.splat(factors[group + number].value)
+                for piece, half in self._parts:
+                    at = (group + number) * channels + piece * PIECE + half
+                    place = vectors.from_channel(number * dim + self._channel(piece) + half)
+                    scaled = self.total[vectors.from_channel(at)] * scale
+                    store(self.merged, scaled, self.warp, place)
             barrier()
             with strided(self.block, at_once * shape.columns) as item:
                 h = bind(group + tirx.floordiv(item, shape.columns))
@@ -247,12 +251,13 @@ class WarpBlock(SplitBlock):
             store(split_lse, self._over_warps(self.tops, self.thread, tirx.max), *where, 0)
             store(split_lse, self._over_warps(self.sums, self.thread, add), *where, 1)
 
-    def _over_warps(self, values: Buffer, h: Expr | int, combine) -> Expr:
+    def _over_warps(self, values: Buffer, h: Index, combine: Operation) -> Expr:
+        """`combine` over the warps' values of a head."""
         heads = self.shape.heads
         return tree([values[warp * heads + h] for warp in range(self.shape.warps)], combine)
 
 
-def from_lanes_of(values: list[LocalVar], index: Expr) -> Expr:
+def _chosen(values: Sequence[LocalVar], index: Expr) -> Expr:
     """The value of an index that is known on the device."""
     chosen = values[-1].value
     for number in reversed(range(len(values) - 1)):

@@ -12,7 +12,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 WARP_CHANNELS = WARP * PIECE  # of a key, which a warp reads at once
 QUAD = 4
-MOST_MERGED = 32 * 1024  # bytes of warps' sums that lie in shared memory at a time
+MOST_MERGED = 16 * 1024  # bytes of warps' sums that lie in shared memory at a time
 
 
 @dataclass(frozen=True)
