@@ -8,7 +8,7 @@ from functools import partial
 
 from tvm import relax
 
-from gemma4_compile.model_spec.layers.attention import AttentionOptions
+from gemma4_compile.model_spec.layers.attention import AttentionOptions, JointSplits
 from gemma4_compile.model_spec.layers.kv_cache import KvLimits
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.divided_attention import DividedAttention
@@ -30,7 +30,7 @@ from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_
 from gemma4_compile.targets.kernels.tiles.tensor_operations import takes_layout
 from gemma4_compile.targets.kernels.tiles.warpgroup_tiles import takes_warpgroups
 from gemma4_compile.targets.spec import INT8, UNLIMITED, WORDS, TargetSpec
-from gemma4_compile.targets.tuning import FusionTuning
+from gemma4_compile.targets.tuning import DecodeAttentionTuning, FusionTuning
 
 CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
 
@@ -128,7 +128,14 @@ def attention_options(target: TargetSpec) -> AttentionOptions:
         tuning.max_blocks,
         tuning.split_channels,
         rounded_heads=_rounded_heads(target),
+        joint=_joint_splits(tuning),
     )
+
+
+def _joint_splits(tuning: DecodeAttentionTuning) -> JointSplits | None:
+    if not tuning.joint_splits:
+        return None
+    return JointSplits(tuning.joint_splits, tuning.joint_blocks, tuning.joint_grains)
 
 
 def _rounded_heads(target: TargetSpec) -> tuple[int, ...]:

@@ -40,12 +40,32 @@ from gemma4_compile.operators.types import Index
 
 
 @dataclass(frozen=True)
+class JointSplits:
+    """Splits of a full layer's keys where rows are of several sequences.
+
+    The rows fill the device already: fewer and longer splits norm fewer queries, and there is less
+    to put together.
+
+    Attributes
+    ----------
+    splits : at most
+    max_blocks : splits times KV heads, at most
+    grains : that a split has a multiple of, in place of one
+    """
+
+    splits: int
+    max_blocks: int
+    grains: int
+
+
+@dataclass(frozen=True)
 class AttentionOptions:
     """Splits of a decode step's keys, by the target's parallelism.
 
     Attributes
     ----------
     sliding_splits, full_splits : splits of a layer's keys by its kind, at most
+    joint : of full layers where rows are of several sequences; None: as of one
     max_blocks : splits times KV heads, at most; None for any number
     split_channels : a split has keys of at least so many channels, and in multiples of them
     rounded_heads : channels of heads of which a chunk's attention over float16 keys has q and
@@ -57,18 +77,27 @@ class AttentionOptions:
     max_blocks: int | None = None
     split_channels: int = 1
     rounded_heads: tuple[int, ...] = ()
+    joint: JointSplits | None = None
 
     def rounds(self, head_dim: int, cache_dtype: str) -> bool:
         """Whether a chunk's q and weights are rounded to float16, for matrix units."""
         return head_dim in self.rounded_heads and cache_dtype == "float16"
 
-    def splits(self, plan: LayerPlan) -> int:
+    def splits(self, plan: LayerPlan, rows: Rows = ONE) -> int:
         """Splits for a layer."""
-        return self.splits_of(plan.window, plan.num_key_value_heads, plan.head_dim)
+        splits = self.splits_of(plan.window, plan.num_key_value_heads, plan.head_dim)
+        joint = self._of_several(plan, rows)
+        if joint is None:
+            return splits
+        return min(splits, joint.splits, max(1, joint.max_blocks // plan.num_key_value_heads))
 
-    def grain(self, plan: LayerPlan) -> int:
+    def _of_several(self, plan: LayerPlan, rows: Rows) -> JointSplits | None:
+        return self.joint if plan.window is None and isinstance(rows, Joint) else None
+
+    def grain(self, plan: LayerPlan, rows: Rows = ONE) -> int:
         """Keys that a split has a multiple of."""
-        return self.grain_of(plan.head_dim)
+        joint = self._of_several(plan, rows)
+        return self.grain_of(plan.head_dim) * (1 if joint is None else joint.grains)
 
     def splits_of(self, window: int | None, kv_heads: int, head_dim: int) -> int:
         """Splits by what they hang on; `window` is None for full attention."""
@@ -310,12 +339,13 @@ class Attention(nn.Module):
             made = _emit_carried(operator, args, results, made)
         return made[0]
 
-    def _split_fields(self) -> SplitFields:
-        splits, grain = self.options.splits(self.plan), self.options.grain(self.plan)
+    def _split_fields(self, rows: Rows) -> SplitFields:
+        splits, grain = self.options.splits(self.plan, rows), self.options.grain(self.plan, rows)
         return {"splits": splits, "grain": grain}
 
-    def _split_specs(self, lead: tuple[Index, ...]) -> list[TensorSpec]:
-        heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan)
+    def _split_specs(self, rows: Rows, extent: Index) -> list[TensorSpec]:
+        heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan, rows)
+        lead = rows.lead(extent)
         o_partial = (*lead, splits, heads, self.plan.head_dim)
         return [(o_partial, self.activation_dtype), ((*lead, splits, heads, 2), "float32")]
 
@@ -324,13 +354,13 @@ class Attention(nn.Module):
 
         The last one of a chunk, or rows of several sequences of which some have more than one.
         """
-        specs = self._split_specs(rows.lead(q.shape[0]))
+        specs = self._split_specs(rows, q.shape[0])
         splits: tuple[nn.Tensor, ...] = ()
         for part in self._parts(kv):
             operator = SplitAttention(
                 rows=rows,
                 window=self.plan.window,
-                **self._split_fields(),
+                **self._split_fields(rows),
                 **self._cache_fields(kv, part),
             )
             args = [q, *kv.get(self.plan.kv_slot, part.index), kv.positions]
@@ -345,7 +375,7 @@ class Attention(nn.Module):
         """
         if kv.are_shared and self.plan.owns_kv:
             return self._in_splits(self._prepare(qkv, kv, kv.rows_of_step), kv, kv.rows_of_step)
-        specs = self._split_specs(kv.rows_of_step.lead(qkv.shape[0]))
+        specs = self._split_specs(kv.rows_of_step, qkv.shape[0])
         splits: tuple[nn.Tensor, ...] = ()
         for row, part in product(kv.launches, self._parts(kv)):
             operator = SplitAttention(
@@ -353,7 +383,7 @@ class Attention(nn.Module):
                 window=self.plan.window,
                 query=NormedQuery(**self._rotary_fields(kv)),
                 behind=kv.behind,
-                **self._split_fields(),
+                **self._split_fields(kv.rows_of_step),
                 **self._cache_fields(kv, part),
             )
             splits = self._emit_with_cache(operator, qkv, kv, specs, splits, row)
@@ -362,7 +392,7 @@ class Attention(nn.Module):
     def _combine(self, splits: tuple[nn.Tensor, ...], rows: Rows) -> nn.Tensor:
         """Put the splits of each row together: (rows, heads * head_dim)."""
         heads, dim = self.plan.num_attention_heads, self.plan.head_dim
-        count, dtype = self.options.splits(self.plan), self.activation_dtype
+        count, dtype = self.options.splits(self.plan, rows), self.activation_dtype
         of_rows = Few(rows.most) if isinstance(rows, Joint | OneOf) else rows
         operator = CombineSplits(heads, dim, count, dtype, of_rows)
         extent = 1 if rows == ONE else splits[0].shape[0]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import tvm
 
-from gemma4_compile.operators.rows import Joint
+from gemma4_compile.operators.rows import ONE, Joint
+from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.targets.kernels.attention.warp_shape import warp_shape
 from tests.marks import slow_unless
 from tests.metal import emulator
@@ -30,6 +31,7 @@ SHAPES = {
     "wide heads": decode(4, 1, 512, None, 2, 8),
     "groups of three": decode(3, 1, 256, 70, 2, 8, owns_kv=False),
     "eight heads": decode(8, 1, 256, 33, 3, 1),
+    "queries that are ready": SplitAttention(ONE, 6, 2, 256, 70, "float16", 100, splits=3, grain=8),
 }
 QUICK = "two heads"
 LENGTHS = (0, 1, 39, 200)

@@ -12,6 +12,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 WARP_CHANNELS = WARP * PIECE  # of a key, which a warp reads at once
 QUAD = 4
+USUAL_ROWS = 4  # of a step of several sequences
 MOST_MERGED = 16 * 1024  # bytes of warps' sums that lie in shared memory at a time
 
 
@@ -81,9 +82,14 @@ def warp_shape(operator: SplitAttention, spec: TargetSpec) -> WarpShape | None:
     is_fit = spec.simd_width == WARP and operator.cache_dtype == "float16" and not rest
     if not tuning.warp_keys or not is_fit or not operator.part.is_whole:
         return None
+    if operator.is_one and operator.head_dim > tuning.warp_channels:
+        return None
     most = max(1, tuning.warp_sums // (PIECE * pieces))
     counts = [n for n in (1, 2, 4, 8, 16) if group % n == 0 and n <= most]
-    fills = [n for n in counts if operator.splits * operator.heads // n >= tuning.min_blocks]
+    blocks, aim = operator.splits * operator.heads, tuning.min_blocks
+    if operator.is_joint:
+        blocks, aim = blocks * USUAL_ROWS, spec.tuning.few_rows.attention_blocks
+    fills = [n for n in counts if blocks // n >= aim]
     heads = max(fills, default=1)
     keys = min(max(1, tuning.warp_keys // pieces), WARP // heads)
     threads = max(tuning.warp_threads, operator.head_dim // QUAD)  # of whom each writes a vector

@@ -10,7 +10,12 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
-from gemma4_compile.model_spec.layers.attention import Attention, AttentionContext, AttentionOptions
+from gemma4_compile.model_spec.layers.attention import (
+    Attention,
+    AttentionContext,
+    AttentionOptions,
+    JointSplits,
+)
 from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.text.kv_layout import kv_layout
@@ -18,7 +23,7 @@ from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
-from gemma4_compile.operators.rows import CHUNK, ONE
+from gemma4_compile.operators.rows import CHUNK, ONE, Joint
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from tests.models import DENSE_LIKE, E2B_LIKE
 from tests.unit.model_spec.exported import (
@@ -59,6 +64,21 @@ def test_there_is_always_a_split() -> None:
 
     assert replace(OPTIONS, max_blocks=1).splits(plan) == 1
     assert replace(OPTIONS, split_channels=1 << 20).splits(plan) == 1
+
+
+@pytest.mark.parametrize(
+    ("preset", "splits"),
+    [("gemma-4-E2B-it", 32), ("gemma-4-26B-A4B-it", 32), ("gemma-4-31B-it", 16)],
+)
+def test_rows_of_several_sequences_have_fewer_and_longer_splits(preset: str, splits: int) -> None:
+    """Of full layers: those of a window are few already."""
+    full, sliding = (plan_of(preset, kind) for kind in (AttentionKind.FULL, AttentionKind.SLIDING))
+    joint, rows = replace(OPTIONS, joint=JointSplits(32, 64, 2)), Joint(9)
+
+    assert (joint.splits(full, rows), joint.grain(full, rows)) == (splits, 64)
+    for options, plan, of in ((joint, sliding, rows), (joint, full, ONE), (OPTIONS, full, rows)):
+        assert options.splits(plan, of) == OPTIONS.splits(plan)
+        assert options.grain(plan, of) == OPTIONS.grain(plan)
 
 
 E2B, DENSE = config_of(E2B_LIKE), config_of(DENSE_LIKE)
