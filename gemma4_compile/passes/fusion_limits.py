@@ -14,6 +14,7 @@ from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.divided_attention import DividedAttention
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.operator_graph import OperatorCall
+from gemma4_compile.targets.attention_tuning import DecodeAttentionTuning
 from gemma4_compile.targets.kernels.attention.subgroup_matrix_chunk_shape import (
     subgroup_chunk_heads,
 )
@@ -30,7 +31,7 @@ from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_
 from gemma4_compile.targets.kernels.tiles.tensor_operations import takes_layout
 from gemma4_compile.targets.kernels.tiles.warpgroup_tiles import takes_warpgroups
 from gemma4_compile.targets.spec import INT8, UNLIMITED, WORDS, TargetSpec
-from gemma4_compile.targets.tuning import DecodeAttentionTuning, FusionTuning
+from gemma4_compile.targets.tuning import FusionTuning
 
 CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
 
