@@ -11,6 +11,8 @@ import { SLOTS, type StepInputs, type Tables } from "./tables";
 /** Time of a token, times the tokens of a submission: so much text comes at a time at most. */
 export const BATCH_MS = 40;
 const FIRST_BATCH = 2;
+/** Steps of a command buffer: the GPU begins with them while the browser still takes in those after them. */
+const STEPS_OF_COMMANDS = 4;
 
 /** A step on its way. */
 export interface Entry extends StepInputs {
@@ -112,7 +114,7 @@ export class MultiStep extends StepQueue implements StepScheduler {
   }
 
   refill(position: number): void {
-    while (this.entries.length < this.batchSize) {
+    while (this.entries.length < this.leastAhead()) {
       const last = this.entries.at(-1);
       const next = last ? last.position + 1 : position + 1;
       const size = Math.min(this.batchSize, this.room() - (next - position));
@@ -133,6 +135,16 @@ export class MultiStep extends StepQueue implements StepScheduler {
     return this.msPerToken === 0 ? SLOTS : Math.max(1, Math.min(SLOTS, Math.floor(BATCH_MS / this.msPerToken)));
   }
 
+  /**
+   * Steps that the device has at least when the client asks for one. The tokens of a submission come when it has ended; the
+   * one after the next is on its way then, if both have no more text than `BATCH_MS`: a browser takes as long to take
+   * steps in as a fast GPU to compute them, and the GPU waited for it.
+   */
+  private leastAhead(): number {
+    const { batchSize, msPerToken } = this;
+    return Math.max(batchSize, Math.min(2 * batchSize, Math.floor(BATCH_MS / (msPerToken || BATCH_MS))));
+  }
+
   private submit(first: number, size: number, input: () => number | undefined): void {
     const { device, tables, slot } = this;
     const { native, stream } = device;
@@ -147,7 +159,7 @@ export class MultiStep extends StepQueue implements StepScheduler {
     let resolved = false;
     let arrival: Promise<void> | undefined;
     const entries: Entry[] = [];
-    const selected: ReadyLaunch[] = [];
+    const parts: ReadyLaunch[][] = [];
     for (let k = 0; k < size; k++) {
       this.randomState = nextState(this.randomState);
       const entry = (slot + k + 1) % SLOTS;
@@ -165,16 +177,17 @@ export class MultiStep extends StepQueue implements StepScheduler {
           },
         },
       });
-      for (const launch of this.launches[(slot + k) % SLOTS]!) selected.push(launch);
+      if (k % STEPS_OF_COMMANDS === 0) parts.push([]);
+      for (const launch of this.launches[(slot + k) % SLOTS]!) parts.at(-1)!.push(launch);
     }
     this.slot = (slot + size) % SLOTS;
     stream.flush();
     tables.writeRows(slot, entries);
     this.wrote(first + size);
+    const last = parts.pop()!;
+    for (const part of parts) stream.submit([encode(native, part)]);
     stream.submit([
-      encode(native, selected, (encoder) =>
-        encoder.copyBufferToBuffer(tables.tokens, 0, staging, 0, tables.tokens.size),
-      ),
+      encode(native, last, (encoder) => encoder.copyBufferToBuffer(tables.tokens, 0, staging, 0, tables.tokens.size)),
     ]);
     counts.batches += 1;
     this.entries.push(...entries);

@@ -22,6 +22,8 @@ let version: number;
 let length: number;
 let ring: number[];
 let sizes: number[]; // steps of submissions without drafts
+let stepMs: number; // of them
+let submitted: number; // command buffers, each handed over by itself
 let released: number;
 let drafter: { weights: number; drafts?: number; mostDrafts: number };
 let scheduler: AsyncScheduler;
@@ -45,7 +47,7 @@ function staging(): GPUBuffer & FakeStaging {
 function copied(source: object, target: GPUBuffer & FakeStaging, tables: Tables): void {
   if (source === tables.tokens) {
     target.content = Int32Array.from({ length: SLOTS * WORDS }, (_, i) => (i % WORDS ? 0 : ring[i / WORDS]!));
-    target.ms = STEP_MS * sizes.at(-1)!;
+    target.ms = stepMs * sizes.at(-1)!;
   }
 }
 
@@ -54,6 +56,7 @@ beforeEach(() => {
   vi.stubGlobal("GPUBufferUsage", { STORAGE: 128, MAP_READ: 1, COPY_DST: 8 });
   vi.spyOn(performance, "now").mockImplementation(() => clock);
   [clock, version, length, ring, sizes, released] = [1000, 0, 20, Array(SLOTS).fill(0) as number[], [], 0];
+  [stepMs, submitted] = [STEP_MS, 0];
   Object.assign(device, { right: () => 9, draw: next, ms: STEP_MS, fails: false, capacity: 4096, rounds: [] });
   [counts.reasons.length, counts.guessedSteps] = [0, 0];
   const tables = {
@@ -93,7 +96,13 @@ beforeEach(() => {
       gemma4_driver_version: () => version,
     },
   };
-  const stream = { flush: () => undefined, submit: () => undefined };
+  const stream = {
+    flush: () => undefined,
+    submit: (commands: GPUCommandBuffer[]) => {
+      expect(commands).toHaveLength(1);
+      submitted += 1;
+    },
+  };
   const owner = { library, drafter, state: 1, device: { native, stream } } as unknown as RoundOwner;
   const recorded = { record: { bind: () => [] } };
   const step = { decode: recorded, softmax: recorded, sample: recorded } as unknown as RecordedStep;
@@ -150,6 +159,29 @@ describe("tokens ahead of the client", () => {
     expect(Math.max(...sizes.slice(before))).toBeGreaterThan(1);
     await say(60, at);
     expect(device.rounds.length).toBeGreaterThan(rounds); // after 64 tokens they are tried again
+  });
+
+  // With quick steps a third submission keeps the GPU at work until the tokens of the first have been read.
+  it.each([
+    { ms: 1.5, largest: 8, least: 16 },
+    { ms: 4, largest: 8, least: 10 },
+    { ms: 10, largest: 4, least: 4 },
+    { ms: 15, largest: 2, least: 2 },
+  ])("are at least $least of $ms ms, in submissions of $largest at most", async ({ ms, largest, least }) => {
+    stepMs = ms;
+    drafter.weights = 0;
+    const at = { token: 5, position: 20 };
+    await say(100, at); // their time is known
+    const before = { batches: sizes.length, submitted };
+    for (let i = 0; i < 40; i++) {
+      await say(1, at);
+      const ahead = sizes.reduce((sum, size) => sum + size) - (at.position - 20);
+      expect(ahead).toBeGreaterThanOrEqual(least);
+      expect(ahead).toBeLessThan(least + largest);
+    }
+    const made = sizes.slice(before.batches);
+    expect(Math.max(...made)).toBe(largest);
+    expect(submitted - before.submitted).toBe(made.reduce((sum, size) => sum + Math.ceil(size / 4), 0));
   });
 
   it("go on one by one where the library cannot draft", async () => {
