@@ -21,12 +21,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup objects browsers node docs lock lint fix types tree check test test-all quick-tests all-tests part smoke demo wheel npm release bench ray all clean
+.PHONY: help setup objects browsers node docs lock lint fix types tree check test test-all test-exhaustive quick-tests all-tests part smoke demo wheel npm release bench ray all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask, also about a picture; PORT=N)"
-	@echo "make test    install what the tests need, then lint, types and tests of every part; make test-all: every test"
-	@echo "make setup | docs | lint | fix | types | check | part | smoke | wheel | npm | release | bench | ray | all | clean    see CONTRIBUTING.md"
+	@echo "make test    install what the tests need, then lint, types and tests of every part; make test-all: more sizes and recipes"
+	@echo "make setup | docs | lint | fix | types | check | test-exhaustive | part | smoke | wheel | npm | release | bench | ray | all | clean    see CONTRIBUTING.md"
 
 # --- environment -------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(WORKERS)
 
 # While one writes: no Node, no browser, no whole package.
 check: $(VENV)/dev.stamp
-	$(PYTEST) -m "not slow and not package" tests/unit tests/passes tests/smoke $(ARGS)
+	$(PYTEST) -m "not slow and not package and not exhaustive" tests/unit tests/passes tests/smoke $(ARGS)
 
 # Every part of the product on every target that a CPU runs; what is marked slow varies that. mypy has one thread
 # and runs beside the first tests.
@@ -138,19 +138,23 @@ test-all: setup lint
 	+@$(MAKE) --no-print-directory -j2 types all-tests
 
 quick-tests:
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow and not exhaustive" $(ARGS)
 
 all-tests:
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -m "not exhaustive" $(ARGS)
 
-# For machines side by side: the tests of one part, all of them.
+# Variations of what test-all shows: a workflow runs them once a week.
+test-exhaustive: setup
+	$(PYTEST) -m exhaustive $(ARGS)
+
+# For machines side by side: the tests of one part, those of test-all.
 PART_unit := tests/unit tests/passes tests/smoke
 PART_kernels := tests/numerics tests/metal tests/cuda
 PART_models := tests/parity tests/e2e
 PART_web := tests/web
 part: setup
 	@test -n "$(PART_$(PART))" || { echo "error: no part \`$(PART)'"; echo "hint: make part PART=unit, kernels, models or web"; exit 2; }
-	$(PYTEST) $(PART_$(PART)) $(ARGS)
+	$(PYTEST) -m "not exhaustive" $(PART_$(PART)) $(ARGS)
 
 # --- use ---------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Which parameters of a test `make test` runs, and which only `make test-all` does."""
+"""Which parameters of a test `make test`, `make test-all` and `make test-exhaustive` run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ LIMITS = ["default", pytest.param("compat", marks=pytest.mark.slow)]
 def slow_unless(is_quick: Callable[..., bool], values: Iterable[Any]) -> list[Any]:
     """Mark the parameters that are left to `make test-all`; `is_quick` takes one, or its fields."""
     return [_marked(is_quick, value if isinstance(value, tuple) else (value,)) for value in values]
+
+
+def exhaustive_if(is_more: Callable[..., bool], params: Iterable[Any]) -> list[Any]:
+    """Leave parameters to `make test-exhaustive`; `is_more` takes one, or its fields."""
+    return [_also(is_more, one if hasattr(one, "marks") else _plain(one)) for one in params]
 
 
 def under_limits(values: Iterable[Any], *others: str) -> list[Any]:
@@ -44,6 +49,15 @@ def shares(values: Iterable[Any], step: int) -> list[Any]:
         pytest.param(numbered[::step], id="some"),
         pytest.param(others, id="others", marks=pytest.mark.slow),
     ]
+
+
+def _plain(value: Any) -> Any:
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)))
+
+
+def _also(is_more: Callable[..., bool], param: Any) -> Any:
+    marks = [*param.marks, pytest.mark.exhaustive] if is_more(*param.values) else param.marks
+    return pytest.param(*param.values, id=param.id, marks=marks)
 
 
 def _marked(is_quick: Callable[..., bool], fields: tuple[Any, ...]) -> Any:

@@ -171,9 +171,11 @@ def pytest_of(target: str) -> str:
 
 
 def test_no_test_is_left_out_of_all() -> None:
-    assert pytest_of("test-all") == ""
-    assert pytest_of("test") == '-m "not slow"'
-    assert pytest_of("check") == '-m "not slow and not package" tests/unit tests/passes tests/smoke'
+    assert pytest_of("test-all") == '-m "not exhaustive"'
+    assert pytest_of("test-exhaustive") == "-m exhaustive"
+    assert pytest_of("test") == '-m "not slow and not exhaustive"'
+    quick = '-m "not slow and not package and not exhaustive"'
+    assert pytest_of("check") == f"{quick} tests/unit tests/passes tests/smoke"
     commands = (ROOT / ".ci" / "run").read_text().splitlines()
     assert commands[-1].endswith("make test-all")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import NATIVE, WORDS
 from tests import tolerances
-from tests.marks import slow_unless
+from tests.marks import exhaustive_if, slow_unless
 from tests.web.compiled import SEEING_LITTLE, SIZES, TINY, WINDOWS, Compiler
 from tests.web.dawn import SUBGROUP, DawnRun, Float32Array, Step, VulkanDriver, run_on_dawn
 
@@ -57,6 +58,9 @@ MAIN = (
     ("unified", Case("f32", "lavapipe")),
     ("moe", Q4F16),
 )
+# Left to the exhaustive run: parts and recipes are those of `tiny` in test_tiny_answers, limits
+# those of test_nine_libraries; Gemma 3n is in test_gemma3n, an untied head and int8 below.
+EXHAUSTIVE = ("e2b, untied", "e4b", "3n e4b")
 
 # What `make test` runs; kernels of experts have tests of their own there.
 QUICK = {(TINY, "q4f16", "float")}
@@ -75,6 +79,12 @@ ODD_HEADS = (("heads 72, 264", Q4F32),)  # and dense
 # Without `shader-f16`: both sides compute in float32 with float16 scales. That of users is in
 # test_nine_libraries.py, experts in 8 bits are in test_drafts.py.
 AS_WORDS = (("unified", Case("f16", "lavapipe", limits="subgroups-4", float16=WORDS)),)
+
+
+def _cases(*groups: tuple[tuple[str, Case], ...]) -> list[Any]:
+    """Cases with their marks."""
+    cases = slow_unless(_is_quick, [case for group in groups for case in group])
+    return exhaustive_if(lambda kind, _: kind in EXHAUSTIVE, cases)
 
 
 def _name(value: object) -> str:
@@ -213,23 +223,21 @@ def compare(
     return run
 
 
-@pytest.mark.parametrize(
-    ("kind", "case"), slow_unless(_is_quick, MAIN + INT8 + ODD_HEADS + AS_WORDS), ids=_name
-)
+@pytest.mark.parametrize(("kind", "case"), _cases(MAIN, INT8, ODD_HEADS, AS_WORDS), ids=_name)
 def test_logits_equal_the_cpu_build(kind: str, case: Case, compare: Compare) -> None:
     both = compare(kind, case)
     for name, (ids, length) in both.prompts.items():
         both.assert_close(name, _cpu_forwards(both.engine, ids, length))
 
 
-@pytest.mark.parametrize(("kind", "case"), slow_unless(_is_quick, MAIN), ids=_name)
+@pytest.mark.parametrize(("kind", "case"), _cases(MAIN), ids=_name)
 def test_greedy_tokens_equal_the_cpu_build(kind: str, case: Case, compare: Compare) -> None:
     """On prompts where every choice is clearer than two tolerances: one for each side."""
     both = compare(kind, case)
     assert both.generated == [tokens for _, tokens in both.greedy]
 
 
-@pytest.mark.parametrize(("kind", "case"), slow_unless(_is_quick, MAIN + INT8), ids=_name)
+@pytest.mark.parametrize(("kind", "case"), _cases(MAIN, INT8), ids=_name)
 def test_chunks_and_pops_change_nothing(kind: str, case: Case, compare: Compare) -> None:
     both = compare(kind, case)
     expected = _cpu_forwards(both.engine, both.turns, len(both.turns))
@@ -238,7 +246,7 @@ def test_chunks_and_pops_change_nothing(kind: str, case: Case, compare: Compare)
         both.assert_close(name, expected)
 
 
-@pytest.mark.parametrize(("kind", "case"), slow_unless(_is_quick, MAIN), ids=_name)
+@pytest.mark.parametrize(("kind", "case"), _cases(MAIN), ids=_name)
 def test_one_token_after_a_conversation_starts_clean(
     kind: str, case: Case, compare: Compare
 ) -> None:
