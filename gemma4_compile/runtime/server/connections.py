@@ -180,6 +180,9 @@ class _LimitedProtocol(H11Protocol):
         self._refuse(ApiError(status, why))
         self._say_refusal()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: the request is answered, and the log's reader needs no WebSocket library."""
+
     def on_response_complete(self) -> None:
         """Begin to wait for the next request."""
         self._has_answered = True

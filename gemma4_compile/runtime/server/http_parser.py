@@ -56,6 +56,8 @@ class Parser(h11.Connection):
             event = super().next_event()
             if isinstance(event, h11.Data):
                 self._count(len(event.data))
+            if isinstance(event, h11.Request):
+                _check_length(event)
         except h11.RemoteProtocolError as error:
             self.error = error
             raise
@@ -73,6 +75,15 @@ class Parser(h11.Connection):
                 f"the body comes in pieces of {self._bytes / self._pieces:.1f} bytes: send larger "
                 "ones, or all of it with its Content-Length"
             )
+
+
+def _check_length(request: h11.Request) -> None:
+    """RemoteProtocolError for a body that a proxy may see another end of (RFC 9112, 6.1)."""
+    names = {name for name, _ in request.headers}
+    if b"transfer-encoding" not in names:
+        return
+    if b"content-length" in names or request.http_version < b"1.1":
+        raise h11.RemoteProtocolError("Transfer-Encoding beside a Content-Length, or in HTTP/1.0")
 
 
 def allowing(origin: str, origins: Collection[str]) -> dict[str, str]:

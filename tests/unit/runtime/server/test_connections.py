@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import resource
 import socket
 import threading
@@ -281,3 +282,26 @@ def test_a_long_queue_has_connections_and_descriptors_for_all(
         assert limits.connections + lacking == 1200
         assert limits.connections + limits.refused < most
         assert connections in (None, limits.connections)
+
+
+def test_a_websocket_is_answered_as_http_and_asks_for_no_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "warning", said.append)
+    asked = CHUNKED.replace(b"Connection: close", b"Connection: Upgrade\r\nUpgrade: websocket")
+    with serving([Route("/length", length, methods=["POST"])]) as live, connect(live) as connection:
+        connection.sendall(asked + in_chunks(b"x", 1) + CHUNKED + in_chunks(b"x", 1))
+        assert answer_to(connection).count(b"\r\n\r\n1") == 2
+    assert said == []
+
+
+def test_what_a_proxy_may_take_for_a_body_is_no_request() -> None:
+    hidden = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    body = b"0\r\n\r\n" + hidden
+    head = CHUNKED.replace(b"Connection: close", b"Content-Length: %d" % len(body))
+    with serving([Route("/length", length, methods=["POST"])]) as live, connect(live) as connection:
+        connection.sendall(head + body)
+        answer = answer_to(connection)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1

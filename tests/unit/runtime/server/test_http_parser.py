@@ -59,3 +59,13 @@ def test_an_answer_without_the_application_is_whole() -> None:
     assert f"content-length: {len(body)}".encode() in head.lower()
     assert b"connection: close" in head.lower()
     assert json.loads(body) == error.body()
+
+
+@pytest.mark.parametrize("more", [b"Content-Length: 5\r\n", b""], ids=["two lengths", "HTTP/1.0"])
+def test_a_body_whose_end_a_proxy_may_see_elsewhere_is_refused(more: bytes) -> None:
+    parser = Parser()
+    head = HEAD if more else HEAD.replace(b"HTTP/1.1", b"HTTP/1.0")
+    parser.receive_data(head[:-2] + more + b"\r\n0\r\n\r\nGET /hidden HTTP/1.1\r\n\r\n")
+    with pytest.raises(h11.RemoteProtocolError, match="Transfer-Encoding"):
+        taken(parser)
+    assert parser.error is not None
