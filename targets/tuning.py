@@ -62,6 +62,7 @@ class Int8GemvTuning:
     norm_threads : of all blocks of a matmul that begins with a norm, at most: as many as run at a
         time, for every block repeats the norm; of a float one only where it follows two
         branches
+    expert_rows_ahead : rows of an expert's gate and up that a lane has under way, at most
     """
 
     threads: int = 128
@@ -70,6 +71,7 @@ class Int8GemvTuning:
     groups_per_lane: int = 4
     min_blocks: int = 384
     norm_threads: int = 65_536
+    expert_rows_ahead: int = 1
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import gcd
 
 from tvm import tirx
 
@@ -86,6 +87,7 @@ def make_int8_expert_gate_up(operator: ExpertLinear, spec: TargetSpec) -> tirx.P
                 lane_slice,
                 shape.rows,
                 lambda iteration: (first + iteration * shape.slots, base),
+                gcd(shape.rows, spec.tuning.int8_gemv.expert_rows_ahead),
             )
             staged = StagedQuantizedVector(cols)
             staged.fill(block, vec4s, operator.layout.products.interleaved)

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.activations import INT8, PackedOutput
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import (
     PermuteByExpert,
@@ -23,6 +26,7 @@ from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Norm, Routed
 from gemma4_compile.operators.rows import ONE
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.moe.int8_experts import gate_up_shape
 from tests.marks import shares, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
@@ -76,6 +80,35 @@ def test_experts_kernels_compute_what_their_definitions_say(
     cases = [make_case(op, seed) for seed, op in enumerate(chosen)]
 
     results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+def test_lanes_of_one_position_s_experts_have_two_rows_under_way(
+    lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    """As on CUDA; channels that leave a lane's last group empty."""
+    spec = target_spec("webgpu", "default")
+    int8_gemv = replace(spec.tuning.int8_gemv, expert_rows_ahead=2)
+    spec = replace(spec, tuning=replace(spec.tuning, int8_gemv=int8_gemv))
+    cases = [
+        make_case(
+            ExpertLinear(
+                WeightLayout(bits, "float16", GROUP, 352, (128 * 6,)),
+                128,
+                6,
+                3,
+                "float32",
+                activations=INT8,
+                output=PackedOutput(interleaved=bits == 4),
+            ),
+            bits,
+        )
+        for bits in (4, 8)
+    ]
+    assert all(gate_up_shape(case.operator, spec).rows > 1 for case in cases)
+
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
 
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
