@@ -26,7 +26,8 @@ from tests.marks import slow_unless
 from tests.packages import Silent
 
 ROOT = Path(__file__).parents[2]
-KILLS = 16
+KILLS = 8
+MORE_KILLS = 32
 ENOUGH = 3  # rests with finished shards, and runs that went on from what there was
 MOST_RUNS = 400
 Run = Callable[..., dict[str, Any]]
@@ -94,7 +95,10 @@ def put(package: Files, directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_random_kills(run: Run, model: Path, whole: tuple[Files, Files], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(MORE_KILLS, marks=pytest.mark.exhaustive)])
+def test_random_kills(
+    kills: int, run: Run, model: Path, whole: tuple[Files, Files], tmp_path: Path
+) -> None:
     new, old = whole
     output = tmp_path / "out"
     chance = random.Random(8)
@@ -102,7 +106,7 @@ def test_random_kills(run: Run, model: Path, whole: tuple[Files, Files], tmp_pat
     shutil.rmtree(tmp_path / "timed")
     killed, resumed, partial = 0, 0, 0
     for _ in range(MOST_RUNS):
-        if killed >= KILLS and min(resumed, partial) >= ENOUGH:
+        if killed >= kills and min(resumed, partial) >= ENOUGH:
             break
         if not list(tmp_path.iterdir()) and chance.random() < 0.5:
             put(old, output)  # a package that is to be replaced
@@ -121,7 +125,7 @@ def test_random_kills(run: Run, model: Path, whole: tuple[Files, Files], tmp_pat
             assert files(output) == new
             assert [path.name for path in tmp_path.iterdir()] == ["out"]
             shutil.rmtree(output)
-    assert killed >= KILLS
+    assert killed >= kills
     assert min(resumed, partial) >= ENOUGH, "kills must hit the conversion, too"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.runtime import Chat, Sampler, SamplingOptions
-from tests.marks import slow_unless
+from tests.marks import exhaustive_if, slow_unless
 from tests.tiny_answers import CONVERSATIONS
 from tests.web.compiled import TINY, Compiler
 
@@ -17,10 +17,17 @@ GREEDY = Sampler(SamplingOptions(temperature=0.0))
 
 # q4f16s and q4f16l are made of the same kernels, and of the bits between these; q4f32 and f16
 # differ from q4f16 and f32 in the arithmetic, which tests/parity/test_recipes.py compares.
+# What q4f16m and q4kf16 are made of is in q4f16 and q4kf16m: the exhaustive run asks them.
 KINDS = [name for name in RECIPES if not name.endswith(("s", "l")) and name not in ("q4f32", "f16")]
 
 
-@pytest.fixture(scope="module", params=slow_unless(lambda recipe: recipe == "q4f16", KINDS))
+RECIPES_ASKED = exhaustive_if(
+    lambda recipe: recipe in ("q4f16m", "q4kf16"),
+    slow_unless(lambda recipe: recipe == "q4f16", KINDS),
+)
+
+
+@pytest.fixture(scope="module", params=RECIPES_ASKED)
 def package(request: pytest.FixtureRequest, compiled: Compiler) -> Path:
     return compiled(TINY, "cpu", request.param)
 

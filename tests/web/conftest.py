@@ -144,7 +144,8 @@ def page(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def nine_libraries(compiled: Compiler) -> Path:
     """`tiny` in q4f16 with every library for browsers; nobody changes it.
 
-    Users' own, whose host code LLVM works on for longer, is that of test_minimal.py.
+    Users' own, whose host code LLVM works on for longer, is that of test_minimal.py: in `make
+    test-exhaustive` with all libraries, else with two.
     """
     return compiled(TINY, "webgpu", "q4f16", libraries=EVERY)
 

@@ -149,9 +149,11 @@ def test_rows_from_the_host_change_nothing_but_the_memory(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scene", ["raced", "two", "lost"])
+@pytest.mark.parametrize(
+    "scene", [pytest.param("raced", marks=pytest.mark.exhaustive), "two", "lost"]
+)
 def test_conversations_with_rows_from_the_host_are_the_same(play: Play, scene: str) -> None:
-    """A long one, with guesses: tests/web/test_drafts.py."""
+    """A long one, and one that is raced, with guesses: tests/web/test_drafts.py."""
     plain = play(scene, fast=False)
     rows = play(scene, fast=True, rows={"room": 1 << 30})
     assert rows.steps == plain.steps

@@ -61,14 +61,21 @@ def clone(browser: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def address(clone: Path) -> Iterator[str]:
-    """Where the recipe serves the page."""
+@pytest.fixture(
+    scope="module",
+    params=["default,f16", pytest.param("", id="all", marks=pytest.mark.exhaustive)],
+)
+def address(request: pytest.FixtureRequest, clone: Path) -> Iterator[str]:
+    """Where the recipe serves the page.
+
+    With two of the nine libraries; test_nine_libraries.py and test_libraries.py have all of them.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     # npm's own cache goes before the network.
     environment = {**os.environ, "PATH": path, "npm_config_prefer_offline": "true"}
-    *commands, last = recipe()
-    for command in commands:
+    compiles, *commands, last = recipe()
+    compiles += f" --libraries {request.param}" if request.param else " --force"
+    for command in (compiles, *commands):
         done = run_within(TIMEOUT_S, ["bash", "-ec", command], cwd=clone, env=environment)
         if done.returncode != 0 and "npm ci" in command and UNREACHABLE.search(done.stderr):
             pytest.skip("npm's registry cannot be reached, and its cache lacks the client")

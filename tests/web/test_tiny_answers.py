@@ -9,15 +9,19 @@ import pytest
 
 from gemma4_compile.runtime import Package
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
-from tests.marks import slow_unless
+from tests.marks import exhaustive_if, slow_unless
 from tests.tiny_answers import Conversation, few
 from tests.web.compiled import TINY, Compiler
 from tests.web.dawn import Step, VulkanDriver, run_on_dawn
 
 pytestmark = pytest.mark.dawn
 
-# Without `shader-f16`, on SwiftShader: test_libraries.py.
-CASES = ["q4f16", "q8f16", "f16", "q4f32", "f32"]
+# Without `shader-f16`, on SwiftShader: test_libraries.py. f32, which test_dawn.py has next to the
+# CPU's, is asked in the exhaustive run alone.
+CASES = exhaustive_if(
+    lambda recipe: recipe == "f32",
+    slow_unless(lambda recipe: recipe == "q4f16", ["q4f16", "q8f16", "f16", "q4f32", "f32"]),
+)
 END_OF_TURN = 106
 
 
@@ -30,7 +34,7 @@ def _prompts(conversation: Conversation) -> Iterator[tuple[list[Message], str]]:
         messages.append(Message("assistant", answer))
 
 
-@pytest.mark.parametrize("recipe", slow_unless(lambda recipe: recipe == "q4f16", CASES))
+@pytest.mark.parametrize("recipe", CASES)
 def test_it_answers_word_for_word(
     recipe: str, compiled: Compiler, lavapipe: VulkanDriver, folder: Path
 ) -> None:
