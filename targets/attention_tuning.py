@@ -18,9 +18,9 @@ class DecodeAttentionTuning:
     sliding_splits, full_splits : blocks that share the keys of a KV head, at most
     max_blocks : splits times KV heads, at most
     split_channels : channels of keys that a split has at least, and in multiples of
-    joint_splits, joint_blocks, joint_grains : of a full layer's keys where rows are of several
-        sequences: splits and splits times KV heads, at most, and times `split_channels` that a
-        split has a multiple of; 0 splits: as for one sequence
+    joint_splits, joint_blocks, joint_grains : where rows are of several sequences: splits and
+        splits times KV heads, at most, and times `split_channels` that a full layer's split has a
+        multiple of; 0 splits: as for one sequence
     warp_keys : keys of 256 channels that a warp has under way, where each goes over keys of its
         own; 0: the block's threads share their keys
     warp_sums : sums of a lane of such a warp, at most: channels of query heads

@@ -41,7 +41,7 @@ from gemma4_compile.operators.types import Index
 
 @dataclass(frozen=True)
 class JointSplits:
-    """Splits of a full layer's keys where rows are of several sequences.
+    """Splits of a layer's keys where rows are of several sequences.
 
     The rows fill the device already: fewer and longer splits norm fewer queries, and there is less
     to put together.
@@ -50,12 +50,16 @@ class JointSplits:
     ----------
     splits : at most
     max_blocks : splits times KV heads, at most
-    grains : that a split has a multiple of, in place of one
+    grains : that a full layer's split has a multiple of, in place of one
     """
 
     splits: int
     max_blocks: int
     grains: int
+
+    def splits_of(self, kv_heads: int) -> int:
+        """Splits that so many KV heads leave."""
+        return max(1, self.max_blocks // kv_heads)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class AttentionOptions:
     Attributes
     ----------
     sliding_splits, full_splits : splits of a layer's keys by its kind, at most
-    joint : of full layers where rows are of several sequences; None: as of one
+    joint : where rows are of several sequences; None: as of one
     max_blocks : splits times KV heads, at most; None for any number
     split_channels : a split has keys of at least so many channels, and in multiples of them
     rounded_heads : channels of heads of which a chunk's attention over float16 keys has q and
@@ -86,18 +90,16 @@ class AttentionOptions:
     def splits(self, plan: LayerPlan, rows: Rows = ONE) -> int:
         """Splits for a layer."""
         splits = self.splits_of(plan.window, plan.num_key_value_heads, plan.head_dim)
-        joint = self._of_several(plan, rows)
-        if joint is None:
+        if self.joint is None or not isinstance(rows, Joint):
             return splits
-        return min(splits, joint.splits, max(1, joint.max_blocks // plan.num_key_value_heads))
-
-    def _of_several(self, plan: LayerPlan, rows: Rows) -> JointSplits | None:
-        return self.joint if plan.window is None and isinstance(rows, Joint) else None
+        return min(splits, self.joint.splits, self.joint.splits_of(plan.num_key_value_heads))
 
     def grain(self, plan: LayerPlan, rows: Rows = ONE) -> int:
         """Keys that a split has a multiple of."""
-        joint = self._of_several(plan, rows)
-        return self.grain_of(plan.head_dim) * (1 if joint is None else joint.grains)
+        grain = self.grain_of(plan.head_dim)
+        if self.joint is None or plan.window is not None or not isinstance(rows, Joint):
+            return grain
+        return grain * self.joint.grains
 
     def splits_of(self, window: int | None, kv_heads: int, head_dim: int) -> int:
         """Splits by what they hang on; `window` is None for full attention."""

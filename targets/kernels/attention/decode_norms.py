@@ -135,7 +135,7 @@ class DecodeNorms:
     def _write(self, row: Expr, place: Expr, value: Expr) -> None:
         vectors, block = self.vectors, self.block
         with when(row < self.heads):
-            store(block.query, value, row, vectors.at(place))
+            store(block.query, value, row, vectors.at(block.query_place(place)))
         for index, new in enumerate(block.new or ()):
             with when(row == self.heads + index):
                 rounded = vectors.cast(value, self.operator.cache_dtype)

@@ -50,8 +50,12 @@ class SplitBlock:
             place = bind(tirx.floormod(item, shape.columns))
             row, head = self._source_of(first + h, i)
             values = self.args.q[row, vectors.from_channel(head * dim + place * vectors.size)]
-            store(self.query, values, h, vectors.at(place))
+            store(self.query, values, h, vectors.at(self.query_place(place)))
         barrier()
+
+    def query_place(self, place: Expr) -> Expr:
+        """Where a vector of a query lies in the block's memory of it."""
+        return place
 
     def _source_of(self, query: Expr, i: Index) -> tuple[Index, Expr]:
         """Row and head of a query of the launch, or of row `i`."""

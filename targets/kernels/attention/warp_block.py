@@ -70,6 +70,13 @@ class WarpBlock(SplitBlock):
         """The lane's first channel of a piece."""
         return piece * WARP_CHANNELS + self.lane * PIECE
 
+    def query_place(self, place: Expr) -> Expr:
+        """The first vectors of all lanes, then their second ones: neighbours have other banks."""
+        vectors = PIECE // self.vectors.size  # of a piece
+        piece, own = tirx.floordiv(place, WARP * vectors), tirx.floormod(place, WARP * vectors)
+        lane, number = tirx.floordiv(own, vectors), tirx.floormod(own, vectors)
+        return bind(piece * (WARP * vectors) + number * WARP + lane)
+
     # --- Loads ---
 
     def load_keys(self, begin: Expr, last: Expr, g: Expr) -> None:
@@ -118,7 +125,8 @@ class WarpBlock(SplitBlock):
                 item = self.keys[vectors.from_channel(at)]
                 items.append(bind(vectors.cast(item, "float32")))
             for h in range(shape.heads):
-                query = bind(self.query[h, vectors.from_channel(self._channel(piece) + half)])
+                first = piece * WARP_CHANNELS + half * WARP  # as `query_place` has them
+                query = bind(self.query[h, vectors.from_channel(first + self.lane * vectors.size)])
                 for index, item in enumerate(items):
                     dot = dots[h * shape.keys + index]
                     dot.set(vectors.dot(dot.value, query, item))
@@ -158,9 +166,10 @@ class WarpBlock(SplitBlock):
         channels, lanes = shape.pieces * PIECE, WARP // shape.heads
         for h in range(shape.heads):
             factor = LocalVar("float32", from_lane(keep.value, h * lanes))
-            for at in range(h * channels, (h + 1) * channels, vectors.size):
-                place = vectors.from_channel(at)
-                store(self.total, self.total[place] * vectors.splat(factor.value), place)
+            with when(factor.value != f32(1.0)):  # as it is once the largest score has been seen
+                for at in range(h * channels, (h + 1) * channels, vectors.size):
+                    place = vectors.from_channel(at)
+                    store(self.total, self.total[place] * vectors.splat(factor.value), place)
         for index in range(shape.keys):
             items = []
             for at in range(index * channels, (index + 1) * channels, vectors.size):

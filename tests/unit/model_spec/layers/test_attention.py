@@ -67,18 +67,20 @@ def test_there_is_always_a_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "splits"),
-    [("gemma-4-E2B-it", 32), ("gemma-4-26B-A4B-it", 32), ("gemma-4-31B-it", 16)],
+    ("preset", "sliding", "full"),
+    [("gemma-4-E2B-it", 8, 32), ("gemma-4-26B-A4B-it", 8, 32), ("gemma-4-31B-it", 4, 16)],
 )
-def test_rows_of_several_sequences_have_fewer_and_longer_splits(preset: str, splits: int) -> None:
-    """Of full layers: those of a window are few already."""
-    full, sliding = (plan_of(preset, kind) for kind in (AttentionKind.FULL, AttentionKind.SLIDING))
+def test_rows_of_several_sequences_have_fewer_and_longer_splits(
+    preset: str, sliding: int, full: int
+) -> None:
+    kinds = {AttentionKind.SLIDING: (sliding, 64), AttentionKind.FULL: (full, 64)}
     joint, rows = replace(OPTIONS, joint=JointSplits(32, 64, 2)), Joint(9)
-
-    assert (joint.splits(full, rows), joint.grain(full, rows)) == (splits, 64)
-    for options, plan, of in ((joint, sliding, rows), (joint, full, ONE), (OPTIONS, full, rows)):
-        assert options.splits(plan, of) == OPTIONS.splits(plan)
-        assert options.grain(plan, of) == OPTIONS.grain(plan)
+    for kind, expected in kinds.items():
+        plan = plan_of(preset, kind)
+        assert (joint.splits(plan, rows), joint.grain(plan, rows)) == expected
+        for options, of in ((joint, ONE), (OPTIONS, rows)):
+            assert options.splits(plan, of) == OPTIONS.splits(plan)
+            assert options.grain(plan, of) == OPTIONS.grain(plan)
 
 
 E2B, DENSE = config_of(E2B_LIKE), config_of(DENSE_LIKE)
