@@ -22,9 +22,8 @@ class DecodeAttentionTuning:
         splits times KV heads, at most, and times `split_channels` that a full layer's split has a
         multiple of; 0 splits: as for one sequence
     warp_keys : keys of 256 channels that a warp has under way, where each goes over keys of its
-        own; 0: the block's threads share their keys
+        own, as of rows of several sequences; 0: the block's threads share their keys
     warp_sums : sums of a lane of such a warp, at most: channels of query heads
-    warp_channels : of heads of one position for which warps do so, at most
     warp_threads, warp_resident : of such a block; blocks that a multiprocessor holds
     """
 
@@ -41,6 +40,5 @@ class DecodeAttentionTuning:
     joint_grains: int = 0
     warp_keys: int = 0
     warp_sums: int = 32
-    warp_channels: int = 512
     warp_threads: int = 256
     warp_resident: int = 2

@@ -57,10 +57,6 @@ class JointSplits:
     max_blocks: int
     grains: int
 
-    def splits_of(self, kv_heads: int) -> int:
-        """Splits that so many KV heads leave."""
-        return max(1, self.max_blocks // kv_heads)
-
 
 @dataclass(frozen=True)
 class AttentionOptions:
@@ -92,7 +88,8 @@ class AttentionOptions:
         splits = self.splits_of(plan.window, plan.num_key_value_heads, plan.head_dim)
         if self.joint is None or not isinstance(rows, Joint):
             return splits
-        return min(splits, self.joint.splits, self.joint.splits_of(plan.num_key_value_heads))
+        blocks = self.joint.max_blocks // plan.num_key_value_heads
+        return min(splits, self.joint.splits, max(1, blocks))
 
     def grain(self, plan: LayerPlan, rows: Rows = ONE) -> int:
         """Keys that a split has a multiple of."""

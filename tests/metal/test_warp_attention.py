@@ -11,6 +11,7 @@ import tvm
 from gemma4_compile.operators.rows import ONE, Joint
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.targets.kernels.attention.warp_shape import warp_shape
+from gemma4_compile.targets.spec import TargetSpec
 from tests.marks import slow_unless
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
@@ -18,13 +19,17 @@ from tests.metal.test_mistakes import BARRIER, other, without
 from tests.numerics.attention.test_attention_kernels import decode
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
 
-TUNING = replace(
-    emulator.TENSOR_CORES.tuning,
-    decode_attention=replace(
-        emulator.TENSOR_CORES.tuning.decode_attention, warp_keys=4, warp_threads=64, min_blocks=1
-    ),
-)
-SPEC = replace(emulator.TENSOR_CORES, tuning=TUNING)
+
+def spec_of(blocks: int) -> TargetSpec:
+    """CUDA's kernels with warps of their own where there are so many blocks, or more."""
+    tuning = emulator.TENSOR_CORES.tuning
+    warps = replace(tuning.decode_attention, warp_keys=4, warp_threads=64)
+    rows = replace(tuning.few_rows, attention_blocks=blocks)
+    tuning = replace(tuning, decode_attention=warps, few_rows=rows)
+    return replace(emulator.TENSOR_CORES, tuning=tuning)
+
+
+SPEC = spec_of(4)
 SHAPES = {
     "two heads": decode(4, 2, 256, 40, 3, 16),
     "four heads": decode(4, 1, 256, None, 3, 8, value_is_key=True),
@@ -34,27 +39,42 @@ SHAPES = {
     "queries that are ready": SplitAttention(ONE, 6, 2, 256, 70, "float16", 100, splits=3, grain=8),
 }
 QUICK = "two heads"
-LENGTHS = (0, 1, 39, 200)
 
 
-def cases_of(name: str) -> list[KernelCase]:
-    """One position at several lengths, and rows of several sequences."""
-    operator = SHAPES[name]
-    assert warp_shape(operator, SPEC) is not None
-    cases = [make_case(operator, n, n) for n in LENGTHS]
-    return [*cases, make_case(replace(operator, rows=Joint(9)), 7, 90, 3)]
+ROWS = ((0, 2), (39, 3), (200, 2))
+"""Positions before the first row's, and rows."""
+
+
+def cases_of(name: str, spec: TargetSpec = SPEC) -> list[KernelCase]:
+    """Rows of several sequences."""
+    operator = replace(SHAPES[name], rows=Joint(9))
+    assert warp_shape(operator, spec) is not None
+    return [make_case(operator, before, before, rows) for before, rows in ROWS]
+
+
+def check(cases: list[KernelCase], spec: TargetSpec, device: tvm.runtime.Device, at: Path) -> None:
+    library = link_cases(cases, spec, at)
+    with emulator.memory_of_cuda():
+        emulated = EmulatedCases.load(cases, device, library)
+        for order in ORDERS:
+            emulated.check(order)
 
 
 @pytest.mark.parametrize("name", slow_unless(lambda name: name == QUICK, SHAPES))
 def test_each_warp_with_keys_of_its_own(
     name: str, metal_device: tvm.runtime.Device, tmp_path: Path
 ) -> None:
-    cases = cases_of(name)
-    library = link_cases(cases, SPEC, tmp_path)
-    with emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, metal_device, library)
-        for order in ORDERS:
-            emulated.check(order)
+    check(cases_of(name), SPEC, metal_device, tmp_path)
+
+
+@pytest.mark.slow
+def test_fewer_rows_have_the_other_kernel(metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
+    spec = spec_of(32)
+    cases = cases_of(QUICK, spec)
+    shape = warp_shape(replace(SHAPES[QUICK], rows=Joint(9)), spec)
+    assert shape is not None
+    assert shape.rows == 3
+    check(cases, spec, metal_device, tmp_path)
 
 
 MISTAKES = {
@@ -69,7 +89,7 @@ MISTAKES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found(name: str, metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
-    cases = cases_of(QUICK)[::3]  # one alone sees its own key
+    cases = cases_of(QUICK)  # the first ones see few keys but their own
     library = link_cases(cases, SPEC, tmp_path)
     with emulator.mistake(MISTAKES[name]), emulator.memory_of_cuda():
         emulated = EmulatedCases.load(cases, metal_device, library)

@@ -20,9 +20,13 @@ from gemma4_compile.operators.tir import OneRow, bind, function, i32, materializ
 from gemma4_compile.operators.types import Expr, Index
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
-from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
+from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape, decode_shape
 from gemma4_compile.targets.kernels.attention.warp_block import WarpBlock
-from gemma4_compile.targets.kernels.attention.warp_shape import WarpShape, warp_shape
+from gemma4_compile.targets.kernels.attention.warp_shape import (
+    FEWEST_JOINT,
+    WarpShape,
+    warp_shape,
+)
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident, shared
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -37,62 +41,82 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
     rows there is no launch where there is no such row. Shared: q, the threads' slices
     of the scores, scores and weights; a new key and value. Reference: `SplitAttention.definition`.
     """
-    shape = warp_shape(operator, spec) or decode_shape(operator, spec)
-    owns, held = operator.owns_kv, shape.resident if isinstance(shape, WarpShape) else 0
-    slices = operator.heads // operator.kv_heads // shape.heads  # that share a KV head
+    threads_share = decode_shape(operator, spec)
+    warps = warp_shape(operator, spec)
     with function(scheduled=True) as build:
         args = operator.declare(build)
-        parts = operator.heads // shape.heads
-        grid = operator.splits, parts * args.n if operator.is_joint else parts
-        with (
-            _if_exists(args),
-            launch(shape.threads, *grid) as (split, part, thread),
-            resident(held),
-        ):
-            i: Index = 0
-            if operator.is_joint:
-                i, part = bind(tirx.floordiv(part, parts)), bind(tirx.floormod(part, parts))
-                args = _of_row(operator, args, i)
-            elif args.row is not None:
-                i = bind(i32(args.row))
-                args = _of_row(operator, args, i)
-            last_position = operator.last_position(args.positions, i)
-            position = materialize(operator.part.own(last_position, args.key))
-            step = None
-            if operator.normed is not None:
-                step = materialize(operator.step(args.positions, 1, i32(i)))
-            bounds = operator.split_range(position, split, args.key)
-            begin, end = (materialize(bound) for bound in bounds)
-            g, first = bind(tirx.floordiv(part, slices)), bind(part * shape.heads)
-            block = Block(thread, shape.threads, spec.simd_width)
-            attention: DecodeBlock | WarpBlock
-            if isinstance(shape, WarpShape):
-                attention = WarpBlock(operator, shape, args, block)
-            else:
-                attention = DecodeBlock(operator, shape, args, block)
-            if owns:
-                new = (operator.head_dim,), operator.cache_dtype
-                attention.new = shared(*new), shared(*new)
-            last = materialize(tirx.max(tirx.min(end, position) - 1, 0)) if owns else end - 1
-            norms = None if step is None else DecodeNorms(operator, attention, step, i)
-            with T.If(begin < end):
+        if warps is None:
+            _attend(operator, spec, args, threads_share)
+        elif warps.rows <= FEWEST_JOINT:
+            _attend(operator, spec, args, warps)
+        else:
+            with T.If(args.n < warps.rows):
                 with T.Then():
-                    attention.load_keys(begin, last, g)
-                    attention.pad_query()
-                    if norms is None:
-                        attention.load_query(first, i)
-                    else:
-                        norms.run(first, g)
-                    attention.start(split, first)
-                    attention.run(begin, end, last, position, g)
-                    if owns:
-                        is_writer = (end == position + 1) & (tirx.floormod(part, slices) == 0)
-                        attention.store_new(is_writer, position, g)
-                    attention.finish(split, first)
-                if operator.part.is_first:
-                    with T.Else():
-                        attention.store_empty(split, first)
+                    _attend(operator, spec, args, threads_share)
+                with T.Else():
+                    _attend(operator, spec, args, warps)
     return build.result
+
+
+def _attend(
+    operator: SplitAttention,
+    spec: TargetSpec,
+    args: SplitArguments,
+    shape: DecodeShape | WarpShape,
+) -> None:
+    """Launch the kernel of a shape."""
+    owns, held = operator.owns_kv, shape.resident if isinstance(shape, WarpShape) else 0
+    slices = operator.heads // operator.kv_heads // shape.heads  # that share a KV head
+    parts = operator.heads // shape.heads
+    grid = operator.splits, parts * args.n if operator.is_joint else parts
+    with (
+        _if_exists(args),
+        launch(shape.threads, *grid) as (split, part, thread),
+        resident(held),
+    ):
+        i: Index = 0
+        if operator.is_joint:
+            i, part = bind(tirx.floordiv(part, parts)), bind(tirx.floormod(part, parts))
+            args = _of_row(operator, args, i)
+        elif args.row is not None:
+            i = bind(i32(args.row))
+            args = _of_row(operator, args, i)
+        last_position = operator.last_position(args.positions, i)
+        position = materialize(operator.part.own(last_position, args.key))
+        step = None
+        if operator.normed is not None:
+            step = materialize(operator.step(args.positions, 1, i32(i)))
+        bounds = operator.split_range(position, split, args.key)
+        begin, end = (materialize(bound) for bound in bounds)
+        g, first = bind(tirx.floordiv(part, slices)), bind(part * shape.heads)
+        block = Block(thread, shape.threads, spec.simd_width)
+        attention: DecodeBlock | WarpBlock
+        if isinstance(shape, WarpShape):
+            attention = WarpBlock(operator, shape, args, block)
+        else:
+            attention = DecodeBlock(operator, shape, args, block)
+        if owns:
+            new = (operator.head_dim,), operator.cache_dtype
+            attention.new = shared(*new), shared(*new)
+        last = materialize(tirx.max(tirx.min(end, position) - 1, 0)) if owns else end - 1
+        norms = None if step is None else DecodeNorms(operator, attention, step, i)
+        with T.If(begin < end):
+            with T.Then():
+                attention.load_keys(begin, last, g)
+                attention.pad_query()
+                if norms is None:
+                    attention.load_query(first, i)
+                else:
+                    norms.run(first, g)
+                attention.start(split, first)
+                attention.run(begin, end, last, position, g)
+                if owns:
+                    is_writer = (end == position + 1) & (tirx.floormod(part, slices) == 0)
+                    attention.store_new(is_writer, position, g)
+                attention.finish(split, first)
+            if operator.part.is_first:
+                with T.Else():
+                    attention.store_empty(split, first)
 
 
 def _if_exists(args: SplitArguments) -> AbstractContextManager[None]:

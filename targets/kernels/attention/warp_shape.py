@@ -13,6 +13,8 @@ from gemma4_compile.targets.spec import TargetSpec
 WARP_CHANNELS = WARP * PIECE  # of a key, which a warp reads at once
 QUAD = 4
 USUAL_ROWS = 4  # of a step of several sequences
+FEWEST_JOINT = 2
+MANY_BLOCKS = 256  # of a row, for which blocks are of half the threads, and twice as many resident
 MOST_MERGED = 16 * 1024  # bytes of warps' sums that lie in shared memory at a time
 
 
@@ -27,6 +29,7 @@ class WarpShape:
     keys : of a tile of one warp, a power of two: each lane has 8 channels of all of them, or more
     pieces : times 8 channels that a lane has of a key
     resident : blocks that a multiprocessor is to hold
+    rows : of several sequences from which on there are enough blocks for it
     """
 
     threads: int
@@ -34,6 +37,7 @@ class WarpShape:
     keys: int
     pieces: int
     resident: int
+    rows: int
 
     @property
     def vectors(self) -> Vectors:
@@ -73,24 +77,25 @@ class WarpShape:
 
 
 def warp_shape(operator: SplitAttention, spec: TargetSpec) -> WarpShape | None:
-    """The shape with the most heads; None where the target or such heads have no such kernel.
+    """The shape with the most heads; None where the target or such rows have no such kernel.
+
+    Those of one position have none: alone it is faster, but not in a step, whose kernels begin
+    before those ahead of them have ended.
 
     Fewer heads where the blocks would be too few to fill the device.
     """
     tuning, group = spec.tuning.decode_attention, operator.heads // operator.kv_heads
     pieces, rest = divmod(operator.head_dim, WARP_CHANNELS)
     is_fit = spec.simd_width == WARP and operator.cache_dtype == "float16" and not rest
-    if not tuning.warp_keys or not is_fit or not operator.part.is_whole:
-        return None
-    if operator.is_one and operator.head_dim > tuning.warp_channels:
+    if not (tuning.warp_keys and is_fit and operator.part.is_whole and operator.is_joint):
         return None
     most = max(1, tuning.warp_sums // (PIECE * pieces))
     counts = [n for n in (1, 2, 4, 8, 16) if group % n == 0 and n <= most]
-    blocks, aim = operator.splits * operator.heads, tuning.min_blocks
-    if operator.is_joint:
-        blocks, aim = blocks * USUAL_ROWS, spec.tuning.few_rows.attention_blocks
-    fills = [n for n in counts if blocks // n >= aim]
+    blocks, aim = operator.splits * operator.heads, spec.tuning.few_rows.attention_blocks
+    fills = [n for n in counts if USUAL_ROWS * blocks // n >= aim]
     heads = max(fills, default=1)
     keys = min(max(1, tuning.warp_keys // pieces), WARP // heads)
-    threads = max(tuning.warp_threads, operator.head_dim // QUAD)  # of whom each writes a vector
-    return WarpShape(threads, heads, keys, pieces, tuning.warp_resident)
+    by = 2 if blocks // heads >= MANY_BLOCKS else 1
+    threads = max(tuning.warp_threads // by, operator.head_dim // QUAD)  # each writes a vector
+    rows = -(-aim * heads // blocks)
+    return WarpShape(threads, heads, keys, pieces, tuning.warp_resident * by, rows)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemma4_compile.operators.rows import ONE, Joint, Rows
+from gemma4_compile.operators.rows import ONE, Joint
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.warp_shape import warp_shape
@@ -17,30 +17,31 @@ FULL = SplitAttention(ONE, 8, 1, 512, None, "float16", None, splits=32, grain=64
 
 
 @pytest.mark.parametrize(
-    ("operator", "rows", "heads"),
+    ("operator", "heads", "rows", "threads"),
     [
-        (SLIDING, ONE, 1),  # more would leave less than 64 blocks
-        (SLIDING, Joint(9), 2),  # of the usual four rows 128
-        (FULL, Joint(9), 2),  # 32 sums a lane
-        (replace(SLIDING, heads=6, kv_heads=2), Joint(9), 1),  # of groups of three
+        (SLIDING, 2, 4, 256),  # of the usual four rows 128
+        (FULL, 2, 1, 256),  # 32 sums a lane
+        (replace(SLIDING, heads=6, kv_heads=2), 1, 3, 256),  # of groups of three
+        (replace(FULL, heads=32, kv_heads=4, splits=16), 2, 1, 128),  # so many that they are halved
     ],
 )
 def test_a_block_has_as_many_heads_as_fill_the_device(
-    operator: SplitAttention, rows: Rows, heads: int
+    operator: SplitAttention, heads: int, rows: int, threads: int
 ) -> None:
-    shape = warp_shape(replace(operator, rows=rows), CUDA)
+    """With fewer rows threads share their keys."""
+    shape = warp_shape(replace(operator, rows=Joint(9)), CUDA)
 
     assert shape is not None
-    assert shape.heads == heads
+    assert (shape.heads, shape.rows, shape.threads) == (heads, rows, threads)
     assert shape.scores <= 32
 
 
 @pytest.mark.parametrize(
     "operator",
     [
-        FULL,  # of one position: measured to be slower
-        replace(SLIDING, head_dim=128),  # less than a warp reads at once
-        replace(SLIDING, cache_dtype="float32"),
+        replace(SLIDING, rows=ONE),  # measured to be slower in a step
+        replace(SLIDING, rows=Joint(9), head_dim=128),  # less than a warp reads at once
+        replace(SLIDING, rows=Joint(9), cache_dtype="float32"),
     ],
 )
 def test_other_heads_share_their_keys_among_threads(operator: SplitAttention) -> None:
@@ -49,4 +50,4 @@ def test_other_heads_share_their_keys_among_threads(operator: SplitAttention) ->
 
 def test_other_targets_do_as_they_did() -> None:
     for target, limits in (("webgpu", "h200"), ("metal", "default")):
-        assert warp_shape(SLIDING, target_spec(target, limits)) is None
+        assert warp_shape(replace(SLIDING, rows=Joint(9)), target_spec(target, limits)) is None
