@@ -300,6 +300,12 @@ class ServeOptions(CommandOptions):
 
     def _check_packages(self) -> None:
         """UsageError where there is no package, or where one and several do not go together."""
+        if self.package is None and self.forget:
+            raise UsageError(
+                "--forget: no folder is given",
+                hint="name it as the package is named else: gemma4-serve --forget "
+                f"{self.prefix_cache or 'DIR'}",
+            )
         if self.package is None and not self.models:
             raise UsageError(
                 "no package is given",

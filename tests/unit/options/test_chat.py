@@ -70,6 +70,7 @@ def test_the_words_of_check_are_the_runtimes() -> None:
         ("gemma4-serve --version", 0, "gemma4-serve 0."),
         ("gemma4-serve --help", 0, "usage: gemma4-serve"),
         ("gemma4-serve", 2, "no package is given"),
+        ("gemma4-serve --forget --prefix-cache d", 2, "no folder is given"),
         ("gemma4-serve x --model a=y", 2, "both `x` and --model are given"),
         ("gemma4-serve --model y", 2, "--model: expected NAME=DIR_OR_ID, found `y`"),
         ("gemma4-serve --model =y", 2, "--model: expected NAME=DIR_OR_ID"),
