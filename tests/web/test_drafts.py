@@ -354,7 +354,7 @@ def test_a_trap_ends_the_guesses_alone(play: Play) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", [2, 3])
+@pytest.mark.parametrize("alone", [2, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_a_drafter_that_one_conversation_gives_up_leaves_the_other_s_step(
     alone: int, play: Play
 ) -> None:
