@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,25 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
+from tokenizers import Tokenizer
 
 from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.runtime import Engine, Sampler, SamplingOptions
 from gemma4_compile.runtime.device import device
 from gemma4_compile.runtime.device.cuda_runtime import Readback
+from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.joint import Riders
 from gemma4_compile.runtime.engine.sequence import Sequence
+from gemma4_compile.runtime.engine.sequence_engine import EngineSequences, SequenceEngine
+from gemma4_compile.runtime.engine.slots import Slots
+from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.engine.turns import Turns
+from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.prefixes.kept import kept_prefixes
+from gemma4_compile.runtime.prefixes.shelf import HostShelf
+from gemma4_compile.runtime.server import asides
+from gemma4_compile.runtime.server.scheduler import Scheduler
+from gemma4_compile.runtime.server.tickets import Ticket
 
 OPTIONS = [(0.9, 0.8), (1.3, 0.95), (0.9, 0.8)]
 
@@ -176,3 +188,61 @@ def test_the_last_place_of_a_context_is_not_passed(
     for _ in range(5):
         engine.step(sequences)
     assert [one.length for one in sequences] == [12, 12]
+
+
+def served(engine: Engine, tokenizer: Tokenizer) -> list[tuple[list[int], str | None]]:
+    """Replies of a scheduler: more than there are slots, put aside, and from kept beginnings."""
+    kept = kept_prefixes(engine, 1 << 30)
+    assert kept is not None
+
+    def make(one: TokenEngine) -> Generator:
+        assert isinstance(one, SequenceEngine)
+        return Generator(one, tokenizer, frozenset(), beginnings=kept.of(one))
+
+    prompts = [ids_of(length, length) for length in (3, 70, 150, 245, 20, 252)]
+    prompts.append(prompts[2][:140] + ids_of(9, 1))
+    sequences = EngineSequences(engine)
+    sequences.most = 3
+    slots = Slots(sequences, make, kept.counts, HostShelf(kept))
+
+    async def serve() -> list[Ticket]:
+        waiting = []
+        for seed, prompt in enumerate(prompts):
+            sampler = Sampler(SamplingOptions(0.9, top_p=(0.8, 0.95)[seed % 2]), seed)
+
+            def start(
+                generator: Generator, prompt: list[int] = prompt, sampler: Sampler = sampler
+            ) -> Generation:
+                return generator.start(prompt, sampler, max_tokens=12, plain=True)
+
+            waiting.append(Ticket(start, lambda _: None, prompt))
+        tickets, ended = list(waiting), set[Ticket]()
+        scheduler = Scheduler(slots, ended.add)
+        while len(ended) < len(tickets):
+            while waiting and (slots.has_room() or scheduler.make_room()):
+                scheduler.admit(waiting.pop(0))
+            scheduler.turn()
+        assert scheduler.counts.steps > 12
+        return tickets
+
+    found = [ticket.generation for ticket in asyncio.run(serve())]
+    return [(one.token_ids, one.finish_reason) for one in found if one is not None]
+
+
+def test_a_server_s_replies_are_the_same(
+    engines: list[Engine], tiny_package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asides, "QUANTUM", 3)
+    tokenizer = Package.open(tiny_package).load_tokenizer()
+    taken = list[int]()
+    accept = Sequence.accept_ahead
+
+    def counted(self: Sequence, logits: tvm_ffi.Tensor | None) -> None:
+        taken.append(self.slot)
+        accept(self, logits)
+
+    monkeypatch.setattr(Sequence, "accept_ahead", counted)
+    found, expected = (served(engine, tokenizer) for engine in engines)
+    assert found == expected
+    assert len(found) == 7
+    assert len(taken) > 20, "steps took what was launched ahead"
