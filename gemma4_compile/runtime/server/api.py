@@ -52,7 +52,9 @@ class _Api:
         body = await self._exchange.body(request)
         model, ignored = self._service.model, self._exchange.ignored()
         most = self._exchange.limits.messages
-        parsed = read_chat_request(body, model.defaults, most, ignored)
+        parsed = await self._exchange.understood(
+            request, lambda: read_chat_request(body, model.defaults, most, ignored)
+        )
         asked = await self._exchange.chat(request, parsed, ignored)
         answer = ChatAnswer(model.name, asked.note, parsed.tools, parsed.custom)
         return await _answer(request, parsed, asked.replies, answer)

@@ -168,6 +168,14 @@ class BodyReader:
         )
 
 
+def is_long(request: HttpRequest) -> bool:
+    """Return whether a body takes long to go through; one whose length is not said may."""
+    if "content-encoding" in request.headers:
+        return True
+    length = request.headers.get("content-length", "")
+    return not length.isdecimal() or int(length) > _SMALL_BYTES
+
+
 def _is_of_program(request: HttpRequest) -> bool:
     """Whether no browser can have sent a request, nor one that is older than the Fetch standard.
 

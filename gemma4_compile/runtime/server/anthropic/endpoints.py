@@ -74,4 +74,7 @@ class _Messages:
         body = await self._exchange.body(request)
         ignored = self._exchange.ignored()
         defaults, most = self._exchange.service.model.defaults, self._exchange.limits.messages
-        return read_messages_request(body, defaults, most, ignored, counts=counts), ignored
+        parsed = await self._exchange.understood(
+            request, lambda: read_messages_request(body, defaults, most, ignored, counts=counts)
+        )
+        return parsed, ignored

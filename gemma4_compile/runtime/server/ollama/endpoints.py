@@ -53,9 +53,10 @@ class _Ollama:
         ignored = self._exchange.ignored()
         body = await self._exchange.body(request)
         defaults, most = self._service.model.defaults, self._exchange.limits.messages
-        return await self._answer(
-            request, read_chat(body, defaults, most, ignored), ignored, of_chat
+        parsed = await self._exchange.understood(
+            request, lambda: read_chat(body, defaults, most, ignored)
         )
+        return await self._answer(request, parsed, ignored, of_chat)
 
     async def generate(self, request: HttpRequest) -> Response:
         ignored = self._exchange.ignored()

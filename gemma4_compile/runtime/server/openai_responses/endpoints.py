@@ -93,12 +93,15 @@ class _Responses:
     async def _read(self, request: HttpRequest) -> tuple[ResponseRequest, Ignored]:
         body = await self._exchange.body(request)
         ignored, tenant = self._exchange.ignored(), tenant_of(request)
-        parsed = read_response_request(
-            body,
-            self._exchange.service.model.defaults,
-            self._exchange.limits.messages,
-            lambda name: self._store.find(name, tenant, "previous_response_id").items,
-            ignored,
-            lambda name, param: self._store.find_item(name, tenant, param),
+        parsed = await self._exchange.understood(
+            request,
+            lambda: read_response_request(
+                body,
+                self._exchange.service.model.defaults,
+                self._exchange.limits.messages,
+                lambda name: self._store.find(name, tenant, "previous_response_id").items,
+                ignored,
+                lambda name, param: self._store.find_item(name, tenant, param),
+            ),
         )
         return parsed, ignored

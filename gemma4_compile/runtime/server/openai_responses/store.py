@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,12 +68,13 @@ def _written(value: object) -> bytes:
 
 
 class ResponseStore:
-    """Bounded in number and in bytes; no tenant sees another's. Used in the event loop alone."""
+    """Bounded in number and in bytes; no tenant sees another's. For all threads."""
 
     def __init__(self, most: int = MAX_RESPONSES, most_bytes: int = MAX_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
         self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
         self._bytes = 0
+        self._lock = threading.RLock()
         self._response_of: dict[str, str] = {}  # ids of items
 
     def keep(self, response: JsonObject, items: Sequence[object], tenant: str) -> None:
@@ -81,15 +83,19 @@ class ResponseStore:
         if stored.size > self._most_bytes:
             return
         name = str(response["id"])
-        self._kept[name] = stored
-        self._bytes += stored.size
-        self._response_of.update(dict.fromkeys(stored.outputs, name))
-        while self._bytes > self._most_bytes or len(self._kept) > self._most:
-            self._remove(next(iter(self._kept)))
+        with self._lock:
+            self._kept[name] = stored
+            self._bytes += stored.size
+            self._response_of.update(dict.fromkeys(stored.outputs, name))
+            while self._bytes > self._most_bytes or len(self._kept) > self._most:
+                self._remove(next(iter(self._kept)))
 
     def find(self, name: str, tenant: str, param: str | None = None) -> StoredResponse:
         """The response of this id; ApiError 404 if there is none of this tenant's."""
-        found = self._kept.get(name)
+        with self._lock:
+            found = self._kept.get(name)
+            if found is not None and found.tenant == tenant:
+                self._kept.move_to_end(name)
         if found is None or found.tenant != tenant:
             raise ApiError(
                 404,
@@ -98,18 +104,20 @@ class ResponseStore:
                 param=param,
                 code="response_not_found",
             )
-        self._kept.move_to_end(name)
         return found
 
     def forget(self, name: str, tenant: str) -> None:
         """Forget one; ApiError 404 as of `find`."""
-        self.find(name, tenant)
-        self._remove(name)
+        with self._lock:
+            self.find(name, tenant)
+            self._remove(name)
 
     def find_item(self, name: str, tenant: str, param: str) -> object:
         """The item of this id among those of responses; ApiError 404 as of `find`."""
-        holder = self._response_of.get(name)
-        if holder is None or self._kept[holder].tenant != tenant:
+        with self._lock:
+            holder = self._response_of.get(name)
+            found = None if holder is None else self._kept[holder]
+        if holder is None or found is None or found.tenant != tenant:
             raise ApiError(
                 404,
                 f"there is no item `{name[:100]}`: its response was not stored, or others have "

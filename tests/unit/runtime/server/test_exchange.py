@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gemma4_compile.runtime.prompt.known_pieces import Encode, KnownPieces
+from gemma4_compile.runtime.server import api
+from gemma4_compile.runtime.server.anthropic import endpoints as anthropic_endpoints
+from gemma4_compile.runtime.server.ollama import endpoints as ollama_endpoints
+from gemma4_compile.runtime.server.openai_responses import endpoints as responses_endpoints
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.live_server import serving_script
 from tests.scripted_engine import ScriptedEngine, tiny_tokenizer
@@ -66,3 +72,40 @@ def test_each_key_and_salt_has_known_pieces_of_its_own(monkeypatch: pytest.Monke
                 status, _, answer = live.request("POST", f"/v1/{path}", asked, **headers)
                 assert status == 200, answer
     assert tenants == ["", "1 k", "0 s"] * 2
+
+
+LONG = [{"role": "user", "content": "Hi. " * 20_000}]
+READERS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "/v1/chat/completions": (api, "read_chat_request", {"messages": LONG}),
+    "/v1/messages": (
+        anthropic_endpoints,
+        "read_messages_request",
+        {"messages": LONG, "max_tokens": 9},
+    ),
+    "/v1/responses": (responses_endpoints, "read_response_request", {"input": LONG}),
+    "/api/chat": (ollama_endpoints, "read_chat", {"messages": LONG, "model": "tiny"}),
+}
+
+
+@pytest.mark.parametrize("path", READERS)
+def test_others_are_answered_while_a_long_request_is_understood(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name, body = READERS[path]
+    read: Callable[..., Any] = getattr(module, name)
+    begun, others_heard, was_in_time = threading.Event(), threading.Event(), list[bool]()
+
+    def slow(*given: Any, **named: Any) -> Any:
+        begun.set()
+        was_in_time.append(others_heard.wait(10))
+        return read(*given, **named)
+
+    monkeypatch.setattr(module, name, slow)
+    with serving_script(ScriptedEngine([500]), TEMPLATE) as live:
+        asking = threading.Thread(target=live.request, args=("POST", path, body))
+        asking.start()
+        assert begun.wait(20)
+        assert live.request("GET", "/health")[0] == 200
+        others_heard.set()
+        asking.join()
+    assert was_in_time == [True]
