@@ -34,6 +34,8 @@ class _Parsed(Protocol):
 class _Parser(Protocol):
     """The parser of `re`, which has no types."""
 
+    MAXREPEAT: int
+
     def parse(self, pattern: str) -> _Parsed: ...
 
 
@@ -43,7 +45,7 @@ _PARSER = cast(
 )
 _MAX_LETTERS, _MAX_DEPTH = 4096, 40
 LONGEST_NAME = 4096
-_SECONDS = 20.0
+_SECONDS = 60.0
 _MAX_WORK = 100_000  # steps over 64 letters, a tenth of a second or less
 _CATEGORIES = {
     "CATEGORY_DIGIT": r"\d",
@@ -119,9 +121,14 @@ class _Name:
         if self._work > _MAX_WORK:
             raise TooMuchWork("a name takes too many steps")
 
-    def of_letters(self, fits: Callable[[str], bool]) -> int:
-        """The places before letters that fit."""
-        return sum(places for letter, places in self._letters.items() if fits(letter))
+    def of_letters(self, fits: Callable[[str], bool] | str) -> int:
+        """The places before a letter, or before those that fit."""
+        if isinstance(fits, str):
+            return self._letters.get(fits, 0)
+        if (fits, 0) not in self.found:
+            fitting = (places for letter, places in self._letters.items() if fits(letter))
+            self.found[fits, 0] = sum(fitting)
+        return self.found[fits, 0]
 
     def matching(self, place: str) -> int:
         """The places that an expression for no letter fits, as that of a word's edge."""
@@ -210,11 +217,12 @@ def _node(kind: str, value: object, depth: int) -> _Node:
     raise UnreadPattern(_UNREAD.get(kind, f"it has {kind.lower()}"))
 
 
-def _letters(kind: str, value: object) -> Callable[[str], bool] | None:
+def _letters(kind: str, value: object) -> Callable[[str], bool] | str | None:
+    """What a kind for one letter takes: it, or a function of letters; None for another kind."""
     if kind == "ANY":
         return lambda letter: letter != "\n"
     if kind == "LITERAL":
-        return lambda letter: ord(letter) == value
+        return chr(cast("int", value))
     if kind == "NOT_LITERAL":
         return lambda letter: ord(letter) != value
     return _class(cast("list[_Item]", value)) if kind == "IN" else None
@@ -243,15 +251,17 @@ def _class(items: Iterable[_Item]) -> Callable[[str], bool]:
     return fits
 
 
-def _one_of(fits: Callable[[str], bool]) -> _Node:
+def _one_of(fits: Callable[[str], bool] | str) -> _Node:
     """One letter that fits."""
-    key = object()
+    return lambda name, places: (places & name.of_letters(fits)) << 1
+
+
+def _any_number_of(fits: Callable[[str], bool] | str) -> _Node:
+    """Letters that fit, however many: an addition's carry runs through them."""
 
     def ends(name: _Name, places: int) -> int:
-        found = name.found.get((key, 0))
-        if found is None:
-            found = name.found[key, 0] = name.of_letters(fits)
-        return (places & found) << 1
+        through = name.of_letters(fits)
+        return places | (((places & through) + through) ^ through)
 
     return ends
 
@@ -268,7 +278,12 @@ def _any_of(nodes: Sequence[_Node]) -> _Node:
 
 def _repeat(least: int, most: int, inner: Iterable[_Item], depth: int) -> _Node:
     """A node many times; greedy and lazy ones end at the same places."""
-    body = _sequence(inner, depth + 1)
+    items = list(inner)
+    letters = _letters(str(items[0][0]), items[0][1]) if len(items) == 1 else None
+    if letters is not None and least <= 1 and most == _PARSER.MAXREPEAT:
+        one, more = _one_of(letters), _any_number_of(letters)
+        return (lambda name, places: more(name, one(name, places))) if least else more
+    body = _sequence(items, depth + 1)
     key = object()
 
     def ends(name: _Name, places: int) -> int:
