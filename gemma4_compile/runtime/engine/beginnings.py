@@ -85,8 +85,16 @@ class Beginnings(Protocol):
         prompt is told once the reader has a token: the sequence may hold that, too, begun ahead.
         """
 
-    def leave(self, keys: Sequence[int], shared: int, owner: Hashable) -> None:
-        """Hear that all of these but the first `shared` are about to go, mostly with a reply."""
+    def leave(
+        self, keys: Sequence[int], shared: int, owner: Hashable, *, later: bool = False
+    ) -> None:
+        """Hear that all of these but the first `shared` are about to go, mostly with a reply.
+
+        Parameters
+        ----------
+        later : `restore` is called next, for a prompt that waits. What need not be done before its
+            first token is done after it
+        """
 
 
 def beginning(one: Sequence[int], other: Sequence[int]) -> int:

@@ -155,7 +155,7 @@ class Generator:
         if self._whole:
             shared = whole_rows(prompt.modalities(), shared)
         is_known = not self.is_interrupted and self.engine.length == len(held)
-        self.leave(shared)
+        self.leave(shared, later=True)
         placed = shared if is_known else 0
         if not placed or not self.engine.pop(len(held) - placed):
             shared = 0
@@ -176,16 +176,16 @@ class Generator:
         self._held.prompt = None if rest else len(self._held.keys)
         return time.perf_counter() - begin
 
-    def leave(self, shared: int) -> None:
+    def leave(self, shared: int, *, later: bool = False) -> None:
         """Tell that all but the first `shared` tokens of the state are about to go.
 
         Where it is not known what they are, as after an error, nothing is told; nor of a reply that
-        the next prompt has in other words, as without its reasoning: nobody comes back to it.
+        the next prompt has in other words: nobody comes back to it. `later` as of `Beginnings`.
         """
         held = self.held_keys
         most = min(len(held), self._held.prompt or len(held))
         if self._beginnings is not None and shared < most and len(held) == self.engine.length:
-            self._beginnings.leave(held, shared, self._client)
+            self._beginnings.leave(held, shared, self._client, later=later)
 
     def prefill(self, chunk: Prompt, *, as_token: bool = False) -> Float32Array:
         """Add one chunk, or one token as those of replies are; return the logits after it."""

@@ -105,6 +105,23 @@ class KeptPrefixes:
         self.hits = self.restored_tokens = self.saved_states = 0
         self.copied_bytes = self.placed_tokens = 0
         self.copies = CopyMemory(device)
+        self._late: tuple[Keys[int], SavedRows] | None = None
+
+    def add_later(self, keys: Keys[int], saved: SavedRows) -> None:
+        """Keep a prefix once `settle` is called, to which its rows may be on their way.
+
+        `keys` : may have more after those of the prefix by then, but stay else as they are
+        """
+        self.settle()
+        self._late = keys, saved
+
+    def settle(self) -> None:
+        """Keep what `add_later` was given."""
+        if self._late is None:
+            return
+        (keys, saved), self._late = self._late, None
+        self.device.wait()
+        self.add(keys if len(keys) == saved.length else keys[: saved.length], saved)
 
     def read(self, files: PrefixFolder) -> None:
         """Add what a folder has, and have it hold what is kept from now on."""
@@ -137,6 +154,7 @@ class KeptPrefixes:
 
     def reach(self, prompt: Prompt) -> int:
         """How many tokens of a prompt a sequence that holds none would be given; 0 for few."""
+        self.settle()
         found = self.memory.peek(prompt.keys(), self.cut(prompt))
         return 0 if found is None or found.count < self.least_restored else found.count
 
@@ -172,6 +190,7 @@ class KeptPrefixes:
 
     def close(self) -> None:
         """Write what is still to be written to the folder."""
+        self.settle()
         if self._files is not None:
             self._files.close()
 
@@ -191,10 +210,14 @@ class SequencePrefixes:
         """Take what has the sequence."""
         self._kept, self._engine, self._places = kept, engine, Places()
         self._coming: object = None  # what the device may still read
+        self._is_left = False  # `leave` was called for the prompt that is to come
 
     def restore(self, prompt: Prompt, shared: int, placed: int) -> Restored | None:
         """As `Beginnings.restore`."""
         kept, sequence = self._kept, self._engine.sequence
+        if not self._is_left:  # else it has no more than what the sequence had gone back to
+            kept.settle()
+        self._is_left = False
         found = kept.memory.find(prompt.keys(), kept.cut(prompt))
         if found is None or found.count - shared < kept.least_restored:
             return None
@@ -242,6 +265,7 @@ class SequencePrefixes:
         """As `Beginnings.keep`."""
         if rest == 0:
             self._coming = None  # the reader has a token of what came after them
+            self._kept.settle()
         parting = self._places.parting
         if rest == 0 and self._engine.sequence.shortest <= parting < len(keys):
             self._keep_due(keys[:parting], 0, owner)
@@ -257,16 +281,24 @@ class SequencePrefixes:
         if kept.spacing.is_due(len(keys), new, rest, self._places):
             self._save(keys, base, owner, 0 if rest else kept.spacing.chunk)
 
-    def leave(self, keys: Keys[int], shared: int, owner: Hashable) -> None:
+    def leave(self, keys: Keys[int], shared: int, owner: Hashable, *, later: bool = False) -> None:
         """As `Beginnings.leave`."""
         kept = self._kept
+        kept.settle()
         base = kept.memory.at(keys)
         held = max(shared, 0 if base is None else base.length)
         if len(keys) - held >= kept.spacing.least:
-            self._save(keys, base, owner)
+            self._save(keys, base, owner, later=later)
+            self._is_left = later
 
     def _save(
-        self, keys: Keys[int], base: SavedRows | None, owner: Hashable, chunk: int = 0
+        self,
+        keys: Keys[int],
+        base: SavedRows | None,
+        owner: Hashable,
+        chunk: int = 0,
+        *,
+        later: bool = False,
     ) -> None:
         kept = self._kept
         if not kept.has_room(len(keys)):
@@ -275,11 +307,16 @@ class SequencePrefixes:
         try:
             sequence, length = self._engine.sequence, len(keys)
             where = sequence, kept.entries, kept.device
-            saved = save(*where, base, owner, length, chunk, memory=kept.copies.take)
+            waits = not (later and kept.device.kind.reads_host)
+            saved = save(*where, base, owner, length, chunk, memory=kept.copies.take, waits=waits)
         except MemoryError:  # a reply is no worse without
             _log.warning("the host has no memory for a prefix of %d tokens", len(keys))
             return
-        kept.add(keys, saved)
+        if later:
+            kept.add_later(keys, saved)
+        else:
+            kept.settle()
+            kept.add(keys, saved)
 
 
 @dataclass(frozen=True)

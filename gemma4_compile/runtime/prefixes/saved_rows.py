@@ -120,6 +120,7 @@ def save(
     chunk: int = 0,
     *,
     memory: Callable[[int], npt.NDArray[np.uint8]] | None = None,
+    waits: bool = True,
 ) -> SavedRows:
     """Copy what a sequence holds.
 
@@ -130,6 +131,8 @@ def save(
     chunk : most tokens by which rings are to begin earlier than they need, so that there is no gap
         between these and those of `base`: then all tokens down to the end of `base` can be left
     memory : makes that of so many bytes, at least; by default `memory_for_copies`
+    waits : until all are there. Else they are after `Device.wait`, and are copied before whatever
+        the device is given next
     """
     if length is None:
         length = sequence.length
@@ -154,7 +157,8 @@ def save(
             (rings if entry.window else full).append((index, first, last - first))
     take = memory or partial(memory_for_copies, device)
     own, ring_block = _read(sequence, full, take), _read(sequence, rings, take)
-    device.wait()
+    if waits:
+        device.wait()
     blocks = () if base is None else base.blocks
     return SavedRows(length, shortest, (*blocks, own), ring_block, owner)
 

@@ -94,6 +94,7 @@ class PrefixTree(Generic[State]):
         self._link = link
         self._root: Node[State] = Node(None, [], 0)
         self._slack = 0  # most tokens that could be taken back of any state
+        self._walked: tuple[Keys, _Walk[State]] | None = None  # of the last prompt
         self.nbytes = 0
 
     def insert(self, keys: Keys, state: State) -> Node[State]:
@@ -101,6 +102,7 @@ class PrefixTree(Generic[State]):
         assert state.length == len(keys), "a state is kept under all of its tokens"
         assert 0 <= state.shortest <= state.length, "checked where the state was made"
         node, depth, below = self._walk(keys)
+        self._walked = None
         if below is not None:
             node = self._split(below, depth)
         if depth < len(keys):
@@ -111,7 +113,7 @@ class PrefixTree(Generic[State]):
 
     def remove(self, node: Node[State]) -> None:
         """Forget the state of a node, and the nodes that were there for it alone."""
-        node.state = None
+        node.state = self._walked = None
         while node.state is None and not node.children and node.parent is not None:
             parent = node.parent
             del parent.children[node.edge[0]]
@@ -133,7 +135,7 @@ class PrefixTree(Generic[State]):
 
     def look(self, keys: Keys, cut: Cut) -> tuple[Node[State] | None, int, Way[State] | None]:
         """What `at`, `shared` and `find` say, for one way down."""
-        walk = self._walk(keys)
+        walk = self._walk_prompt(keys)
         return _nearest(walk[0]), walk[1], self._best(keys, cut, walk)
 
     def find(self, keys: Keys, cut: Cut = lambda count: count) -> Way[State] | None:
@@ -143,7 +145,7 @@ class PrefixTree(Generic[State]):
         of the prompt these are taken back, as far as `shortest` lets them, or to the end of the
         state above it where the two have no gap between them.
         """
-        return self._best(keys, cut, self._walk(keys))
+        return self._best(keys, cut, self._walk_prompt(keys))
 
     def _best(self, keys: Keys, cut: Cut, walk: _Walk[State]) -> Way[State] | None:
         deepest, depth, below = walk
@@ -189,6 +191,12 @@ class PrefixTree(Generic[State]):
             if node.depth - self._slack - self._link < count:  # below it all are deeper
                 rest += (child for child in node.children.values() if child is not seen)
 
+    def _walk_prompt(self, keys: Keys) -> _Walk[State]:
+        """As `_walk`, at once for the same list as last: a prompt's stays as it is."""
+        if self._walked is None or self._walked[0] is not keys:
+            self._walked = keys, self._walk(keys)
+        return self._walked[1]
+
     def _walk(self, keys: Keys) -> _Walk[State]:
         """The last node on the way, how many tokens match, and the child whose edge they end in."""
         node, depth = self._root, 0
@@ -196,7 +204,8 @@ class PrefixTree(Generic[State]):
             child = node.children.get(keys[depth])
             if child is None:
                 break
-            if list(keys[depth : child.depth]) == child.edge:
+            part = keys[depth : child.depth]
+            if (part if isinstance(part, list) else list(part)) == child.edge:
                 node, depth = child, child.depth
                 continue
             shared = zip(keys[depth : child.depth], child.edge, strict=False)

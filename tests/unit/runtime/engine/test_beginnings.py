@@ -60,7 +60,10 @@ class Kept:
         self.states.append((list(keys), owner))
         self.ends.append(f"{rest} to come")
 
-    def leave(self, keys: Sequence[int], shared: int, owner: Hashable) -> None:
+    def leave(
+        self, keys: Sequence[int], shared: int, owner: Hashable, *, later: bool = False
+    ) -> None:
+        assert later  # only a prompt takes the place of another here
         assert keys[1:] == self.engine.held[1:]
         assert shared < len(keys)
         self.states.append((list(keys), owner))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,20 +15,41 @@ from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.prefixes import copy_memory
-from gemma4_compile.runtime.prefixes.kept import kept_prefixes
+from gemma4_compile.runtime.prefixes.kept import (
+    KeptPrefixes,
+    SequencePrefixes,
+    kept_prefixes,
+)
 from tests.unit.runtime.prefixes.test_kept import BUDGET, Counting, Engine
 
 
 class CopyingDevice:
-    """It knows how often it was waited for."""
+    """It knows how often it was waited for, and what it copies is there after that."""
 
     kind = replace(NATIVE_KINDS["cpu"], reads_host=True)
 
     def __init__(self) -> None:
         self.waits = 0
+        self.coming: list[Callable[[], None]] = []
 
     def wait(self) -> None:
         self.waits += 1
+        for copy in self.coming:
+            copy()
+        self.coming.clear()
+
+
+class Coming(Counting):
+    """Of what is read the rows are those of that moment, and come when the device is waited for."""
+
+    def __init__(self, keys: Iterable[int], device: CopyingDevice) -> None:
+        super().__init__(keys)
+        self._device = device
+
+    def read_rows(self, entry: int, first: int, array: Any) -> None:
+        rows = np.empty_like(array)
+        super().read_rows(entry, first, rows)
+        self._device.coming.append(partial(np.copyto, array, rows))
 
 
 def test_what_a_device_copies_by_itself_is_kept_until_it_is_there(
@@ -57,3 +80,70 @@ def test_what_a_device_copies_by_itself_is_kept_until_it_is_there(
         device.waits = 0
         assert own.restore(Prompt([*prompt.ids, 8]), 0, 0) is not None
         assert device.waits == before
+
+
+def ask_again(prefixes: KeptPrefixes, own: SequencePrefixes, other: SequencePrefixes) -> None:
+    """Go on with the next prompt to its first token."""
+    own.keep(list(range(200)), 0, None)
+
+
+def ask_another(prefixes: KeptPrefixes, own: SequencePrefixes, other: SequencePrefixes) -> None:
+    """Have another sequence look for a prompt."""
+    other.restore(Prompt([5, 6, 7]), 0, 0)
+
+
+def interrupt(prefixes: KeptPrefixes, own: SequencePrefixes, other: SequencePrefixes) -> None:
+    """Look for the prompt after one that broke off: of that nothing is told."""
+    own.restore(Prompt([5, 6, 7]), 0, 0)
+
+
+def interrupt_and_leave(
+    prefixes: KeptPrefixes, own: SequencePrefixes, other: SequencePrefixes
+) -> None:
+    """Leave what another sequence holds."""
+    other.leave(list(range(3)), 0, None, later=True)
+
+
+def look(prefixes: KeptPrefixes, own: SequencePrefixes, other: SequencePrefixes) -> None:
+    """Ask which slot has most of a prompt."""
+    prefixes.reach(Prompt([5, 6, 7]))
+
+
+def close(prefixes: KeptPrefixes, own: SequencePrefixes, other: SequencePrefixes) -> None:
+    """End."""
+    prefixes.close()
+
+
+@pytest.mark.parametrize(
+    "settle", [ask_again, ask_another, interrupt, interrupt_and_leave, look, close]
+)
+def test_a_reply_that_a_prompt_replaces_is_kept_after_its_first_token(
+    monkeypatch: pytest.MonkeyPatch,
+    settle: Callable[[KeptPrefixes, SequencePrefixes, SequencePrefixes], None],
+) -> None:
+    """Nobody waits for its rows before, and they are those of before the prompt."""
+    monkeypatch.setattr(copy_memory, "memory_for_copies", lambda _, count: np.zeros(count, "u1"))
+    device, held = CopyingDevice(), [*range(200), *range(900, 990)]
+    sequence = Coming(held[:200], device)
+    engine = Engine(sequence)
+    engine.device = cast("Device", device)
+    prefixes = kept_prefixes(engine, BUDGET)
+    assert prefixes is not None
+    own, other = prefixes.of(engine), prefixes.of(Engine(Counting()))
+    own.keep(held[:200], 0, None)
+    sequence.add(held[200:])
+    device.waits = 0
+    own.leave(held, 200, None, later=True)
+    restored = own.restore(Prompt([*range(200), 7]), 0, 200)
+    assert restored is not None
+    assert restored.length == 200
+    sequence.add([7, 8])
+    assert (device.waits, prefixes.counts().saved) == (0, 1)
+    settle(prefixes, own, other)
+    assert device.waits >= 1
+    assert prefixes.counts().saved == 2
+    device.coming.clear()  # what came is all that will
+    fresh = Counting()
+    found = prefixes.of(Engine(fresh)).restore(Prompt([*held, 7]), 0, 0)
+    assert found is not None
+    fresh.check(held)

@@ -58,6 +58,27 @@ def test_a_state_of_other_last_tokens_is_found_as_far_as_it_can_be_taken_back() 
         assert (None if found is None else found.count) == count
 
 
+def test_a_prompt_that_is_asked_for_again_hears_of_what_changed() -> None:
+    tree: PrefixTree[State] = PrefixTree()
+    prompt = [1, 2, 3, 4, 5, 6]
+    nodes: list[Node[State]] = []
+
+    def count() -> int:
+        node, shared, way = tree.look(prompt, lambda count: count)
+        assert way == tree.find(prompt)
+        assert node is (None if way is None else way.node)
+        assert shared == tree.shared(prompt)
+        return 0 if way is None else way.count
+
+    assert count() == 0
+    for length in (5, 2, 3):
+        nodes.append(tree.insert(prompt[:length], State(length)))
+        assert count() == 5
+    for node, left in zip(nodes, (3, 3, 0), strict=True):
+        tree.remove(node)
+        assert count() == left
+
+
 def test_between_a_state_and_the_one_above_it_any_length_can_be_left() -> None:
     """If the one's rows of rings begin no later than the other's end."""
     for link, count in ((3, 4), (2, 3)):
