@@ -46,7 +46,9 @@ from gemma4_compile.checkpoint.safetensors_file import (
     read_stored,
 )
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.parameters import INPUT_STEP, OUTPUT_STEP
+from gemma4_compile.model_spec.vision.component import VISION
 
 _ENDS = (
     *("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx"),
@@ -56,6 +58,8 @@ _ENDS = (
     *("self_attn.k_zero_point", "self_attn.v_zero_point", "self_attn.q_zero_point"),
 )
 _STEPS = {INPUT_SCALE: INPUT_STEP, OUTPUT_SCALE: OUTPUT_STEP}
+_TOWERS = (*VISION.prefixes, *AUDIO.prefixes)
+"""They are not compiled where activations are rounded, so that what rounds theirs is of no use."""
 _ZEROS = ("I8", "I32", "I64")
 _FLOATS: Mapping[int, tuple[str, Numbers]] = {4: ("U8", E2M1), 8: ("F8_E4M3", E4M3)}
 """Floats by their bits: the dtype that holds them, and the numbers of their codes."""
@@ -108,7 +112,7 @@ def _steps(module: str, parts: Parts, groups: Groups) -> dict[str, TensorInfo]:
     group = groups.of(module)
     stored = parts.get("weight_packed", parts.get("weight"))
     is_packed = "weight_packed" in parts or "weight_scale" in parts
-    if group is None and is_packed and stored is not None:
+    if group is None and is_packed and stored is not None and not module.startswith(_TOWERS):
         raise CheckpointError(
             f"tensor `{stored.name}` in `{stored.path.name}` is quantised, and config.json has no "
             "group for it (`config_groups`, `ignore`): whether its inputs are rounded is not known",

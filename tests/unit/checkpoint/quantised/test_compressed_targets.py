@@ -131,6 +131,22 @@ def test_a_packed_module_that_no_group_names_is_refused(stored: Path, tmp_path: 
         steps(changed(stored, tmp_path, config_groups=groups))
 
 
+@pytest.mark.parametrize("tower", ["vision_tower", "audio_tower"])
+def test_a_packed_module_of_a_tower_needs_no_group(
+    tower: str, stored: Path, tmp_path: Path
+) -> None:
+    """What it rounds does not matter to the text, and towers are refused."""
+    path = changed(
+        stored, tmp_path, ignore=[rf"re:.*{tower}.*", "model.per_layer_model_projection"]
+    )
+    tensors = load_file(path / FILE)
+    for end in ("weight_packed", "weight_shape", "weight_scale"):
+        own = tensors[f"model.layers.0.self_attn.q_proj.{end}"]
+        tensors[f"model.{tower}.layers.0.self_attn.q_proj.{end}"] = own
+    save_file(tensors, path / FILE)
+    assert steps(path) == steps(stored)
+
+
 @pytest.mark.parametrize("end", ["input_scale", "output_scale"])
 def test_a_scale_that_is_asked_for_and_not_there_is_named(
     end: str, stored: Path, tmp_path: Path
