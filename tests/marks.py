@@ -38,17 +38,23 @@ def under_limits(values: Iterable[Any], *others: str) -> list[Any]:
     ]
 
 
-def shares(values: Iterable[Any], step: int) -> list[Any]:
-    """Return two lists of numbers and values: every `step`-th, and the others for `make test-all`.
+def shares(values: Iterable[Any], step: int, left: int = 1) -> list[Any]:
+    """Return lists of numbers and values: every `step`-th, and the others for `make test-all`.
 
-    Of a list in which neighbours are alike, the first list has some of every kind.
+    Of a list in which neighbours are alike, the first list has some of every kind. With `left`,
+    `make test-all` has every `left`-th of the others, or none for 0; `make test-exhaustive` has
+    the rest.
     """
     numbered = list(enumerate(values))
     others = [(number, value) for number, value in numbered if number % step]
-    return [
+    kept = others[::left] if left else []
+    rest = [one for one in others if one not in kept]
+    lists = (
         pytest.param(numbered[::step], id="some"),
-        pytest.param(others, id="others", marks=pytest.mark.slow),
-    ]
+        pytest.param(kept, id="others", marks=pytest.mark.slow),
+        pytest.param(rest, id="rest", marks=pytest.mark.exhaustive),
+    )
+    return [one for one in lists if one.values[0]]
 
 
 def _plain(value: Any) -> Any:

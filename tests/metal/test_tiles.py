@@ -16,12 +16,14 @@ from gemma4_compile.targets import TARGETS, Target, cpu, target_spec
 from gemma4_compile.types import JsonObject
 from tests import models, tolerances
 from tests.drafted import drafted_package, let_guess
+from tests.marks import exhaustive_if
 from tests.metal import emulator
 
 # `tests/e2e/test_drafts.py` has all numbers of rows, test_tensor_cores.py the kernels of each.
 ROUNDS = (1, 9, 4, 2)
 LIMITS = "tiles"
-CASES = [("dense", "q4f32"), ("e2b", "q4f16"), ("moe", "q8f16")]
+# The last is left to the exhaustive run: its kind and recipe are in `tests/e2e/test_drafts.py`.
+CASES = [("e2b", "q4f16"), ("moe", "q8f16"), ("dense", "q4f32")]
 
 
 def target() -> Target:
@@ -62,7 +64,7 @@ def _is_tiled(matmul: JsonObject) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "recipe"), CASES)
+@pytest.mark.parametrize(("kind", "recipe"), exhaustive_if(lambda kind, _: kind == "dense", CASES))
 @pytest.mark.usefixtures("metal_packages")
 def test_rows_have_the_logits_of_single_tokens(
     kind: str,

@@ -207,7 +207,7 @@ def test_the_cases_have_all_of_a_part_and_none() -> None:
 
 @pytest.mark.slow
 @pytest.mark.dawn
-@pytest.mark.parametrize(("share", "limits"), under_limits(shares(KERNELS, 3)))
+@pytest.mark.parametrize(("share", "limits"), under_limits(shares(KERNELS, 3, left=2)))
 def test_kernels_of_parts(
     share: list[tuple[int, str]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

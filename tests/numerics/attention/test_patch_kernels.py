@@ -31,7 +31,7 @@ OPERATORS = (
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 4)))
+@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 4, left=2)))
 def test_every_kernel_computes_its_definition(
     share: list[tuple[int, Operator]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

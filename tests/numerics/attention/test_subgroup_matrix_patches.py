@@ -42,13 +42,14 @@ def check(cases: list[KernelCase], rows: int, driver: VulkanDriver, folder: Path
     [
         (16, PatchAttention(2, 72, 3, F16, F16)),  # half of the last 16 channels is there
         pytest.param(16, PatchAttention(2, 64, 3, F16, F32), marks=pytest.mark.slow),
-        pytest.param(32, PatchAttention(2, 64, 3, F16, F16), marks=pytest.mark.slow),
+        pytest.param(32, PatchAttention(2, 64, 3, F16, F16), marks=pytest.mark.exhaustive),
+        # Of two heads and of whole vectors of channels above and below.
         pytest.param(32, PatchAttention(1, 72, 3, F16, F16), marks=pytest.mark.slow),
         pytest.param(16, PatchAttention(1, 8, 3, F16, F16), marks=pytest.mark.slow),
         pytest.param(16, PatchAttention(1, 16, 1, F16, F16), marks=pytest.mark.slow),
         pytest.param(16, PatchAttention(1, 16, 2, F16, F16), marks=pytest.mark.slow),
         pytest.param(16, PatchAttention(1, 16, 6, F16, F16), marks=pytest.mark.slow),
-        pytest.param(32, PatchAttention(1, 96, 3, F16, F16), marks=pytest.mark.slow),
+        pytest.param(32, PatchAttention(1, 96, 3, F16, F16), marks=pytest.mark.exhaustive),
     ],
 )
 def test_matrices_compute_the_definition(

@@ -175,7 +175,9 @@ def test_each_row_is_what_it_is_alone(operator: Any) -> None:
 @pytest.mark.dawn
 @pytest.mark.parametrize(
     ("share", "limits"),
-    under_limits(shares(range(len(OPERATORS) + len(ATTENTION)), 3), "compat", "subgroups-4"),
+    under_limits(
+        shares(range(len(OPERATORS) + len(ATTENTION)), 3, left=2), "compat", "subgroups-4"
+    ),
 )
 def test_every_kernel_computes_its_definition(
     share: list[tuple[int, int]], limits: str, lavapipe: VulkanDriver, tmp_path: Path

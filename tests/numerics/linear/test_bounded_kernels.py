@@ -65,7 +65,7 @@ TILES = {
     "name",
     ["8x8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("8x16", "12x12"))],
 )
-@pytest.mark.parametrize("share", shares(OPERATORS, 3))
+@pytest.mark.parametrize("share", shares(OPERATORS, 3, left=0))
 def test_tiles_compute_the_definition(
     share: list[tuple[int, Operator]], name: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -164,7 +164,7 @@ def test_rows_that_it_rounds_itself(dtype: str) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 5)))
+@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 5, left=2)))
 def test_kernels_of_odd_shapes(
     share: list[tuple[int, FewRow]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -234,7 +234,7 @@ def test_levels_of_a_row_are_multiplied_by_its_step(bits: int) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("numbered", shares(OPERATORS, 2))
+@pytest.mark.parametrize("numbered", shares(OPERATORS, 2, left=2))
 def test_kernels_compute_what_the_definitions_do(
     numbered: list[tuple[int, Operator]], lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -45,7 +45,7 @@ OF_TILES = {"wide": NUMBERED[::2], "narrow": NUMBERED[1::2], "medium": NUMBERED[
     ("name", "share"),
     [
         pytest.param("64x64", *SOME.values, id="some"),
-        pytest.param("64x64", *OTHERS.values, id="others", marks=pytest.mark.slow),
+        pytest.param("64x64", *OTHERS.values, id="others", marks=pytest.mark.exhaustive),
         *(pytest.param(*one, id=one[0], marks=pytest.mark.slow) for one in OF_TILES.items()),
     ],
 )

@@ -135,7 +135,7 @@ def test_packed_pairs_are_multiplied_with_their_experts(bits: int) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 5)))
+@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 5, left=2)))
 def test_kernels_of_odd_shapes(
     share: list[tuple[int, ExpertLinear]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -156,7 +156,7 @@ def test_experts_are_added_up_normed_and_rounded(output: Output) -> None:
 
 @pytest.mark.dawn
 @pytest.mark.parametrize(
-    ("share", "limits"), under_limits(shares(OPERATORS, 2), "compat", "subgroups")
+    ("share", "limits"), under_limits(shares(OPERATORS, 2, left=2), "compat", "subgroups")
 )
 def test_kernels(
     share: list[tuple[int, Operator]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
