@@ -16,10 +16,10 @@ from tests.web.dawn import Step, VulkanDriver, run_on_dawn
 
 pytestmark = pytest.mark.dawn
 
-# Without `shader-f16`, on SwiftShader: test_libraries.py. f32, which test_dawn.py has next to the
-# CPU's, is asked in the exhaustive run alone.
+# Without `shader-f16`, on SwiftShader: test_libraries.py. In the exhaustive run alone: f32, which
+# test_dawn.py has next to the CPU's, and q4f32, which answers in test_page.py.
 CASES = exhaustive_if(
-    lambda recipe: recipe == "f32",
+    lambda recipe: recipe in ("f32", "q4f32"),
     slow_unless(lambda recipe: recipe == "q4f16", ["q4f16", "q8f16", "f16", "q4f32", "f32"]),
 )
 END_OF_TURN = 106
