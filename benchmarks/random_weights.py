@@ -31,6 +31,12 @@ MINIMA_MANTISSAS, MINIMA_UNITS = np.uint32(0x007F007F), np.uint32(0x39003A80)
 PAIRS = re.compile(r"^.*\.pairs(\.part\d+)?$")
 BOUNDS = np.array([-4, 4, -16, 16], np.float32)
 """Of a tower's matmul: some values are beyond them."""
+SEEING = re.compile(r"^.*\.[qk]_norm\.weight$")
+SEEING_MIDDLE = 0.25
+"""Of norms of queries and keys: scores of 256 channels deviate by 1, so that many keys are seen.
+
+With 1 each query sees one key, and another order of sums gives other logits altogether.
+"""
 ROUTER = re.compile(r"^.*\.router\.proj\.weight$")
 QUANTISED = re.compile(r"^(.*)\.(q_weight|q_scale)(\.part\d+)?$")
 
@@ -122,6 +128,7 @@ class Filler:
             return ("tokens", weight.dtype, math.prod(weight.shape))
         if len(weight.shape) == 1:
             middle = 0.5 if "layer_scalar" in weight.name else 1.0
+            middle = SEEING_MIDDLE if SEEING.match(weight.name) else middle
             return ("between", weight.dtype, 0.9 * middle, 1.1 * middle)
         bound = math.sqrt(3 / weight.shape[-1])
         return ("between", weight.dtype, -bound, bound)

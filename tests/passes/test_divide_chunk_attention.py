@@ -21,8 +21,8 @@ from tests.passes.operator_modules import F32, Tensors, assert_same, call, modul
 
 N, F16 = tirx.Var("n", "int64"), "float16"
 CUDA = target_spec("cuda")
-SHORT_CHUNKS = replace(CUDA.tuning.short_chunks, divides_keys=True)
-LIMITS = fusion_limits(replace(CUDA, tuning=replace(CUDA.tuning, short_chunks=SHORT_CHUNKS)))
+LIMITS = fusion_limits(CUDA)
+UNDIVIDED = replace(CUDA.tuning.short_chunks, divides_keys=False)
 FULL = PrefillAttention(CHUNK, 8, 1, 64, None, F16, None, out_dtype=F16, rounds_to_halves=True)
 BLOCKS, PLACES = 132, 528  # 132 blocks of 32 rows with 8 heads
 
@@ -87,8 +87,15 @@ def test_parts_of_the_keys_stay() -> None:
     assert LIMITS.divided(replace(FULL, part=CachePart(0, 2))) is None
 
 
-@pytest.mark.parametrize("spec", [CUDA, target_spec("webgpu", "h200-matrices")])
-def test_no_target_divides_them_by_itself(spec: TargetSpec) -> None:
-    """CUDA's kernels of it have not run on a GPU."""
+@pytest.mark.parametrize(
+    "spec",
+    [
+        replace(CUDA, tuning=replace(CUDA.tuning, short_chunks=UNDIVIDED)),
+        target_spec("webgpu", "h200-matrices"),
+        target_spec("metal", "simdgroups"),
+    ],
+    ids=["told not to", "webgpu", "metal"],
+)
+def test_other_targets_leave_it(spec: TargetSpec) -> None:
     before = whole(FULL)
     assert_same(rewritten(before, fusion_limits(spec), divide_chunk_attention), before)
