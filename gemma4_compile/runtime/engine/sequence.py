@@ -267,6 +267,8 @@ class Sequence:
     def fork(self, position: int, number: int) -> Sequence:
         """Another one that begins with the first tokens, as `Sequences.fork`."""
         self.check(0)
+        if position > self.length:
+            self.take_back()  # else the state would have one token more than there are
         try:
             slot = self._kv.fork(self._number, number, position)
         except ValueError as error:

@@ -30,6 +30,8 @@ class CountingKv:
         return len(self.lengths) - 1
 
     def fork(self, parent: int, child: int, position: int) -> int:
+        if position > self.lengths[parent]:
+            raise ValueError(f"a sequence of {self.lengths[parent]} tokens")
         if position and position < self.lengths[parent] - RING:
             raise ValueError("the rings do not reach")
         slot = self.add(child)
@@ -109,6 +111,18 @@ def test_within_a_round_nothing_is_added(sequence: Sequence) -> None:
     sequence.keep(2)
     assert sequence.length == 3
     sequence.check(1)
+
+
+def test_a_fork_has_nothing_of_what_is_ahead(sequences: Sequences) -> None:
+    parent = sequences.add()
+    add(parent, 4)
+    for _ in range(2):
+        Sequence.begin_ahead([parent])
+        Sequence.end_ahead([parent], "a forward")
+        assert sequences.fork(parent).length == parent.length == 4
+        with pytest.raises(UsageError, match="fork: a sequence of 4 tokens"):
+            sequences.fork(parent, 5)
+        sequences.remove(sequences.others[-1])
 
 
 @pytest.mark.parametrize("end", [Sequence.clear, lambda sequence: sequence.pop(2)])
