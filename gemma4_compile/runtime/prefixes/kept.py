@@ -190,9 +190,13 @@ class KeptPrefixes:
 
     def close(self) -> None:
         """Write what is still to be written to the folder."""
-        self.settle()
-        if self._files is not None:
-            self._files.close()
+        try:
+            self.settle()
+        except RuntimeError as error:  # of a device that has failed before
+            _log.warning("the prefix of a reply is not kept: %s", error)
+        finally:
+            if self._files is not None:
+                self._files.close()
 
     def _left(self, node: Node[SavedRows]) -> None:
         if self._files is not None:

@@ -147,3 +147,24 @@ def test_a_reply_that_a_prompt_replaces_is_kept_after_its_first_token(
     found = prefixes.of(Engine(fresh)).restore(Prompt([*held, 7]), 0, 0)
     assert found is not None
     fresh.check(held)
+
+
+def test_a_device_that_has_failed_does_not_keep_files_from_their_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copy_memory, "memory_for_copies", lambda _, count: np.zeros(count, "u1"))
+    device = CopyingDevice()
+    engine = Engine(Coming(range(90), device))
+    engine.device = cast("Device", device)
+    prefixes, ended = kept_prefixes(engine, BUDGET), list[str]()
+    assert prefixes is not None
+    prefixes.of(engine).leave(list(range(90)), 0, None, later=True)
+    files = type("Files", (), {"close": lambda _: ended.append("files")})()
+    monkeypatch.setattr(prefixes, "_files", files)
+    device.coming = [partial(raise_, RuntimeError("an illegal address"))]
+    prefixes.close()
+    assert (ended, prefixes.counts().saved) == (["files"], 0)
+
+
+def raise_(error: Exception) -> None:
+    raise error
