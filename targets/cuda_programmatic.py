@@ -21,7 +21,8 @@ from gemma4_compile.errors import TargetError
 _HEAD = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)\((.*)\) \{')
 _WEIGHTS = re.compile(r"q_(?:weight|scale)\d*_ptr(?:_\d+)?")
 """Parameters that no kernel writes, by the names that `weight_layout` gives them."""
-_CHUNKS = ("int8_gemm_", "gemm_", "prefill_attention")
+_ATTENTION = "prefill_attention", "picture_prefill_attention", "divided_attention"
+_CHUNKS = ("int8_gemm_", "gemm_", *_ATTENTION)
 """Kernels of a prompt's chunks, which no graph has: pointers from a wait would cost them a few
 per cent."""
 _LOOP = re.compile(r" *for \(int (\w+) = 0; \1 < [1-9]\d*; \+\+\1\) \{")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gemma4_compile.errors import TargetError
+from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.divided_attention import DividedAttention
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets.cuda_programmatic import begin_early
 
 HEAD = 'extern "C" __global__ void __launch_bounds__(64, 1) '
@@ -79,8 +84,20 @@ def test_no_thread_leaves_a_loop_without_a_wait(past: str) -> None:
     assert found == [BEGIN, stripped[0], WAIT, *stripped[1:]]
 
 
-def test_kernels_of_chunks_stay_as_they_are() -> None:
-    text = kernel("int8_gemm_q4_none_kernel", "y_ptr[0] = 1;")
+ATTENTION = PrefillAttention(CHUNK, 8, 1, 512, None, "float16", None, rounds_to_halves=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "int8_gemm_q4_none",
+        ATTENTION.name,
+        replace(ATTENTION, window=512, sees_pictures=True).name,
+        DividedAttention(**vars(ATTENTION), blocks=132, places=528).name,
+    ],
+)
+def test_kernels_of_chunks_stay_as_they_are(name: str) -> None:
+    text = kernel(f"{name}_kernel", "y_ptr[0] = 1;")
     assert begin_early(text) == text
 
 
