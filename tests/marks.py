@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pytest
@@ -38,23 +38,32 @@ def under_limits(values: Iterable[Any], *others: str) -> list[Any]:
     ]
 
 
-def shares(values: Iterable[Any], step: int, left: int = 1) -> list[Any]:
+def shares(
+    values: Iterable[Any], step: int, left: int = 1, also: Collection[int] = ()
+) -> list[Any]:
     """Return lists of numbers and values: every `step`-th, and the others for `make test-all`.
 
     Of a list in which neighbours are alike, the first list has some of every kind. With `left`,
-    `make test-all` has every `left`-th of the others, or none for 0; `make test-exhaustive` has
-    the rest.
+    `make test-all` has every `left`-th of the others, or none for 0, and those with a number in
+    `also`: what no other one is. `make test-exhaustive` has the rest.
     """
     numbered = list(enumerate(values))
     others = [(number, value) for number, value in numbered if number % step]
-    kept = others[::left] if left else []
-    rest = [one for one in others if one not in kept]
+    stay = {number for number, _ in (others[::left] if left else [])} | {*also}
+    kept = [one for one in others if one[0] in stay]
+    rest = [one for one in others if one[0] not in stay]
     lists = (
         pytest.param(numbered[::step], id="some"),
         pytest.param(kept, id="others", marks=pytest.mark.slow),
         pytest.param(rest, id="rest", marks=pytest.mark.exhaustive),
     )
     return [one for one in lists if one.values[0]]
+
+
+def of_test_all(lists: Iterable[Any]) -> list[Any]:
+    """Return the values of lists of `shares` that `make test-all` runs."""
+    run = [one for one in lists if not any(mark.name == "exhaustive" for mark in one.marks)]
+    return [value for one in run for _, value in one.values[0]]
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import GemmTuning
-from tests.marks import shares, under_limits
+from tests.marks import of_test_all, shares, under_limits
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.numerics.vision.test_vision_kernels import F16, F32, dense, eight_bits
@@ -58,6 +59,26 @@ TILES = {
     "8x16": target_spec("webgpu", "h200").tuning.bounded_gemm,
     "8x8": GemmTuning(128, 64, 16, 8, 8, **NO_OTHER_TILES),
 }
+# Those that stay have each kind of weights, activations, results and epilogue.
+OF_TILES = shares(OPERATORS, len(OPERATORS), left=0, also=(2, 5))
+
+
+def test_tiles_have_every_form_of_operands_and_results_in_test_all() -> None:
+    def forms(operators: Iterable[BoundedLinear]) -> set[tuple[str, object]]:
+        return {
+            form
+            for one in operators
+            for form in (
+                ("bits", one.layout.bits),
+                ("weights", one.layout.dtype),
+                ("x", one.in_dtype),
+                ("y", one.out_dtype),
+                ("epilogue", one.epilogue),
+                ("bounds", one.clipped),
+            )
+        }
+
+    assert forms(of_test_all(OF_TILES)) == forms(OPERATORS)
 
 
 @pytest.mark.dawn
@@ -65,7 +86,7 @@ TILES = {
     "name",
     ["8x8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("8x16", "12x12"))],
 )
-@pytest.mark.parametrize("share", shares(OPERATORS, 3, left=0))
+@pytest.mark.parametrize("share", OF_TILES)
 def test_tiles_compute_the_definition(
     share: list[tuple[int, Operator]], name: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

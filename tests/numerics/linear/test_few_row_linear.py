@@ -24,7 +24,7 @@ from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning
 from gemma4_compile.types import Array
 from tests.fixed_scheme import FixedLayout
-from tests.marks import shares, under_limits
+from tests.marks import of_test_all, shares, under_limits
 from tests.matmuls import int8_linear
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
@@ -163,8 +163,19 @@ def test_rows_that_it_rounds_itself(dtype: str) -> None:
     np.testing.assert_array_equal(itself, packed)
 
 
+# A gate of integers, and the order of bytes that products of 4 bits have.
+LISTS = shares(OPERATORS, 5, left=2, also=(7, 14))
+
+
+def test_integers_have_every_epilogue_and_order_of_bytes_in_test_all() -> None:
+    def forms(operators: Sequence[FewRow]) -> set[tuple[str, object]]:
+        return {(one.epilogue, one.output) for one in operators if one.is_int8}
+
+    assert forms(of_test_all(LISTS)) == forms(OPERATORS)
+
+
 @pytest.mark.dawn
-@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 5, left=2)))
+@pytest.mark.parametrize(("share", "limits"), under_limits(LISTS))
 def test_kernels_of_odd_shapes(
     share: list[tuple[int, FewRow]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

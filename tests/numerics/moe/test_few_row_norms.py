@@ -26,7 +26,7 @@ from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.targets import target_spec
 from gemma4_compile.types import Array
-from tests.marks import shares, under_limits
+from tests.marks import of_test_all, shares, under_limits
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -154,10 +154,16 @@ def test_experts_are_added_up_normed_and_rounded(output: Output) -> None:
         np.testing.assert_allclose(results[0], hidden, rtol=1e-5, atol=1e-5)
 
 
+LISTS = shares(OPERATORS, 2, left=2, also=(7,))
+
+
+def test_scores_have_weights_of_both_dtypes_in_test_all() -> None:
+    dtypes = {getattr(one, "router_dtype", None) for one in of_test_all(LISTS)}
+    assert dtypes >= {"float16", "float32"}
+
+
 @pytest.mark.dawn
-@pytest.mark.parametrize(
-    ("share", "limits"), under_limits(shares(OPERATORS, 2, left=2), "compat", "subgroups")
-)
+@pytest.mark.parametrize(("share", "limits"), under_limits(LISTS, "compat", "subgroups"))
 def test_kernels(
     share: list[tuple[int, Operator]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
