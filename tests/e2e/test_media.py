@@ -173,7 +173,8 @@ def test_tokens_are_those_of_transformers(
 @pytest.mark.parity
 @pytest.mark.parametrize(
     ("kind", "tokens"),
-    # All else of these tests has towers of 70 rows; parity/test_media has those of 280.
+    # All else of these tests has towers of 70 rows; parity/test_vision has E2B's with 280 next to
+    # transformers, and test_tiny_media a package with room for them.
     [("unified", 1120), pytest.param("e2b", 280, marks=pytest.mark.exhaustive)],
 )
 def test_a_picture_of_another_budget(

@@ -22,7 +22,8 @@ from tests.metal import emulator
 # `tests/e2e/test_drafts.py` has all numbers of rows, test_tensor_cores.py the kernels of each.
 ROUNDS = (1, 9, 4, 2)
 LIMITS = "tiles"
-# The last is left to the exhaustive run: its kind and recipe are in `tests/e2e/test_drafts.py`.
+# The last is left to the exhaustive run: its matmuls are those of e2b, float32 scales in tiles are
+# in test_tensor_cores.py, its replies with guesses in `tests/parity/test_drafted_replies.py`.
 CASES = [("e2b", "q4f16"), ("moe", "q8f16"), ("dense", "q4f32")]
 
 
