@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import not_
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.picture_attention import LastVisibleRows
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
@@ -31,6 +35,8 @@ from tests.numerics.linear import (
     test_static_rounding,
 )
 from tests.numerics.moe import test_few_row_experts, test_few_row_norms
+
+FORM = re.compile(r"\w+Layout|bits=\d+|\w+='\w+'|\w+=(?:True|False|None)")
 
 
 @pytest.fixture(scope="module")
@@ -72,23 +78,8 @@ def test_kernels_compute_what_their_definitions_say(name: str, gpu: Device, tmp_
     assert not (wrong := group.differences(group.cases, results)), "\n".join(wrong)
 
 
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(
-    "is_more",
-    [
-        pytest.param(False, id="most", marks=pytest.mark.slow),
-        pytest.param(True, id="rest", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_kernels_of_odd_shapes_compile(
-    is_more: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ragged rows and lanes, every epilogue, padded keys: all the words of CUDA but wgmma.
-
-    Without it the text that Hopper's image is made of is that of Ampere's, and the oldest GPUs'
-    is the same but for tensor cores: `tests/e2e/test_cuda.py` compiles all three of a package.
-    """
-    monkeypatch.setattr(cuda, "IMAGES", (cuda.AMPERE,))
+def odd_shapes() -> tuple[list[Operator], list[Operator]]:
+    """Ragged rows and lanes, every epilogue, padded keys; and what has other sizes alone."""
     shapes = [
         *test_int8_kernels.odd_shapes()[::2],
         *test_gemm_kernels.OPERATORS,
@@ -109,13 +100,45 @@ def test_kernels_of_odd_shapes_compile(
     shapes += [*cuda_cases.picture_operators(), *tensor_cores.CHUNKS.values()]
     shapes += tensor_cores.PICTURES.values()
     shapes += (operator for operator, _ in tensor_cores.DIVIDED.values())
-    # The rest is one of three, but for the first of each variant.
-    firsts = {operator.variant: number for number, operator in reversed([*enumerate(shapes)])}
-    shapes = [
-        operator
-        for number, operator in enumerate(shapes)
-        if (number % 3 == 0 and firsts[operator.variant] != number) == is_more
+    others = forms(one for n, one in enumerate(shapes) if n % 3)
+    firsts = {one.variant: n for n, one in reversed([*enumerate(shapes)])}
+    stay = [
+        bool(n % 3) or firsts[one.variant] == n or not forms([one]) <= others
+        for n, one in enumerate(shapes)
     ]
+    return [*compress(shapes, stay)], [*compress(shapes, map(not_, stay))]
+
+
+def forms(operators: Iterable[Operator]) -> set[tuple[str, str]]:
+    """What is said of operators besides sizes: dtypes, layouts, bits, epilogue, results."""
+    return {(one.variant, found) for one in operators for found in FORM.findall(repr(one))}
+
+
+def test_what_compiles_in_test_all_has_every_form() -> None:
+    most, rest = odd_shapes()
+    assert len(rest) > len(most) / 10
+    assert forms(rest) <= forms(most)
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(
+    "is_more",
+    [
+        pytest.param(False, id="most", marks=pytest.mark.slow),
+        pytest.param(True, id="rest", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_kernels_of_odd_shapes_compile(
+    is_more: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All the words of CUDA but wgmma.
+
+    Without that the text that Hopper's image is made of is that of Ampere's, and the oldest GPUs'
+    is the same but for tensor cores: `tests/e2e/test_cuda.py` compiles all three of a package.
+    """
+    monkeypatch.setattr(cuda, "IMAGES", (cuda.AMPERE,))
+    most, rest = odd_shapes()
+    shapes = rest if is_more else most
     cases = [uncomputed_case(operator) for operator in shapes]
     spec = target_spec("cuda")
     link(cases_executable(cases, spec), tmp_path / "model.so", spec)
