@@ -53,7 +53,8 @@ def test_a_pattern_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
         ({"target_modules": "all-linear"}, True),
         ({"target_modules": "All-Linear"}, True),
         ({"target_modules": "k_proj", "target_parameters": ["experts.down_proj"]}, True),
-        ({"target_modules": r"(?:.*?(?:text).*?(?:attn).*?(?:k_proj).*?)"}, True),  # not tried
+        ({"target_modules": r"(?:.*?(?:language).*?(?:attn).*?(?:q_proj).*?)"}, True),
+        ({"target_modules": r"(?:.*?(?:language).*?(?:attn).*?(?:k_proj).*?)"}, False),
     ],
 )
 def test_a_pattern_of_targets_holds_as_in_peft(
