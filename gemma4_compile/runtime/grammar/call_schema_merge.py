@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -14,6 +14,7 @@ TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 _MAX_CHAIN = 32  # references that lead to references
 _MAX_CHOICES = 256
 _MAX_MERGES = 10_000
+_MAX_COMPARED = 4_000_000  # a tenth of a second of short ones
 _STARTS = {
     "string": {"maxLength", "minLength", "pattern"},
     "number": {"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"},
@@ -105,6 +106,7 @@ class SchemaReader:
         """Begin; `refused` makes the error about a part."""
         self._root = root
         self._merges = 0
+        self._compared = 0
         self._nested = 0
         self._refused = refused
 
@@ -196,8 +198,10 @@ class SchemaReader:
         if key in ("properties", "type"):
             return two
         if key == "required" and isinstance(one, list) and isinstance(two, list):
+            self._compare(one, two, where)
             return [*one, *(name for name in two if name not in one)]
         if key == "enum" and isinstance(one, list) and isinstance(two, list):
+            self._compare(one, two, where)
             return [value for value in one if value in two]
         numbers = isinstance(one, (int, float)) and isinstance(two, (int, float))
         if numbers and key in _LARGEST + _SMALLEST:
@@ -211,6 +215,12 @@ class SchemaReader:
         if key == "nullable":
             return False
         self._fail(f"{where}.allOf", f"two different `{key}` of one value are not followed")
+
+    def _compare(self, one: Sized, two: Sized, where: str) -> None:
+        """Count comparisons of each of some values with each of others."""
+        self._compared += len(one) * len(two)
+        if self._compared > _MAX_COMPARED:
+            self._fail(where, f"values are compared more than {_MAX_COMPARED} times")
 
     def _properties(self, one: Schema, two: Schema) -> dict[str, object]:
         found: dict[str, object] = {}

@@ -18,6 +18,7 @@ from gemma4_compile.runtime.reply.references import referred
 MAX_VALUES = 20_000  # of all schemas of a request: references can double at every level
 MAX_DEPTH = 64
 _LETTERS = 256  # of data beside a schema, as of an `enum`, that count as a value
+_KEYS = 16  # of a schema that count as a value: each time it is put in they are copied
 _MAX_KINDS = 16  # types of one schema that are told
 _SHOWN = 8  # names or values of an alternative that a description lists
 _DEFINITIONS = ("$defs", "definitions")
@@ -76,11 +77,9 @@ class SchemaWriter:
     def _schema(self, schema: object, depth: int) -> object:
         self._left -= 1
         if isinstance(schema, Mapping):  # what a reference puts in again is gone through again
-            self._left -= sum(
-                self._weight(value) // _LETTERS
-                for key, value in schema.items()
-                if key not in _PARTS
-            )
+            self._left -= len(schema) // _KEYS
+            data = (value for key, value in schema.items() if key not in _PARTS)
+            self._left -= sum(map(self._weight, data)) // _LETTERS
         if self._left < 0 or depth > MAX_DEPTH:
             raise UsageError(
                 f"a tool's declaration is too long with its references put in: expected at most "
@@ -218,7 +217,8 @@ def _plain(schema: Schema) -> Schema:
         kinds = list(dict.fromkeys(map(type_of, values)))
     if isinstance(kinds, list):
         named = [kind for kind in kinds if kind != "null"][:_MAX_KINDS]
-        if len(named) < len(kinds) and named:
+        named = [kind for index, kind in enumerate(named) if kind not in named[:index]]
+        if "null" in kinds and named:
             plain.setdefault("nullable", True)
         if len(named) > 1:
             return _one_of([{**plain, "type": kind} for kind in named])

@@ -65,3 +65,10 @@ def test_constants_are_held_to_types_and_bounds() -> None:
     assert not fits(True, ["integer"], {})
     assert not fits("abc", None, {"maxLength": 2})
     assert not fits(3, None, {"maximum": 2})
+
+
+@pytest.mark.parametrize("key", ["enum", "required"])
+def test_long_lists_are_not_compared_with_each_other(key: str) -> None:
+    one, two = ({key: [f"{name}{i}" for i in range(2_100)]} for name in "ab")
+    with pytest.raises(UsageError, match="compared more than"):
+        reader().merged(one, two, "f")

@@ -254,6 +254,7 @@ LISTED = {"enum": [f"v{i}" for i in range(12_000)]}
 HOSTILE: dict[str, tuple[Any, int]] = {
     "values that many references put in": (LISTED, 10_000),
     "nested values": ({"const": [[{"a": i} for i in range(200)]] * 60}, 10_000),
+    "keys": ({f"k{i}": 1 for i in range(2_000)}, 10_000),
     "texts": ({"type": "object", "properties": {"x": {"description": "d" * 200_000}}}, 10_000),
 }
 
@@ -279,3 +280,8 @@ def test_few_types_of_many_are_told() -> None:
     begin = time.process_time()
     assert "description" in written(many)
     assert time.process_time() - begin < 5, "each type has a copy of the schema"
+
+
+def test_a_type_that_is_said_twice_is_one() -> None:
+    twice = {"type": ["object", "object"], "properties": {"a": {"type": "string"}}}
+    assert written(twice) == {**twice, "type": "object"}
