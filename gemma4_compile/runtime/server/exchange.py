@@ -71,7 +71,15 @@ class Exchange:
 
         A body of some megabytes may hold 100,000 parts: a second in which nobody else would hear.
         """
-        return await unless_gone(request, run_in_threadpool(read)) if is_long(request) else read()
+        if not is_long(request):
+            return read()
+        found = await unless_gone(request, run_in_threadpool(_result_or_error, read))
+        if not isinstance(found, ApiError):
+            return found
+        try:
+            raise found
+        finally:
+            del found  # the error's traceback has this frame: body and all would wait for `gc`
 
     def ignored(self) -> Ignored:
         """Where fields of one request are counted that cannot change its reply."""
@@ -130,6 +138,14 @@ class Exchange:
         settings = self.service.model.media
         messages, media = without_untaken(parsed.messages, parsed.media, settings, ignored)
         return replace(parsed, messages=messages, media=media)
+
+
+def _result_or_error(read: Callable[[], _Read]) -> _Read | ApiError:
+    """What was read, or why it cannot be: a future that raises it would be in its own traceback."""
+    try:
+        return read()
+    except ApiError as error:
+        return error
 
 
 def _owned(parsed: _Parsed, request: HttpRequest) -> _Parsed:
