@@ -15,6 +15,7 @@ _MAX_CHAIN = 32  # references that lead to references
 _MAX_CHOICES = 256
 _MAX_MERGES = 10_000
 _MAX_COMPARED = 4_000_000  # a tenth of a second of short ones
+_MAX_NESTED = 4096  # pairs of lists and objects that are compared, of which each may be long
 _STARTS = {
     "string": {"maxLength", "minLength", "pattern"},
     "number": {"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"},
@@ -328,11 +329,18 @@ def _common_types(one: list[str] | None, two: list[str] | None) -> list[str]:
 
 
 def _are_disjoint(values: Sequence[list[object] | None]) -> bool:
-    seen: list[object] = []
+    """Return whether no value is in two lists, as far as that is found out quickly."""
+    seen: set[object] = set()
+    nested: list[object] = []
     for each in values:
-        if not each or any(value in seen for value in each):
+        scalars = {value for value in each or [] if not isinstance(value, (list, dict))}
+        more = [value for value in each or [] if isinstance(value, (list, dict))]
+        if not each or not seen.isdisjoint(scalars) or len(more) * len(nested) > _MAX_NESTED:
             return False
-        seen += each
+        if any(value in nested for value in more):
+            return False
+        seen |= scalars
+        nested += more
     return True
 
 

@@ -72,3 +72,49 @@ def test_long_lists_are_not_compared_with_each_other(key: str) -> None:
     one, two = ({key: [f"{name}{i}" for i in range(2_100)]} for name in "ab")
     with pytest.raises(UsageError, match="compared more than"):
         reader().merged(one, two, "f")
+
+
+class Counted(str):
+    """A text that counts with how many it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
+
+
+def told_apart(choices: list[Any]) -> list[Any]:
+    told = reader().choices({"oneOf": choices}, "f")
+    assert told is not None, "it has choices"
+    return told
+
+
+def test_values_of_choices_are_not_compared_with_each_other() -> None:
+    """Choices of a tool's arguments that differ in one property, by its values."""
+    many = 500
+    choices = [
+        {"properties": {"kind": {"enum": [Counted(f"{name}{i}") for i in range(many)]}}}
+        for name in "ab"
+    ]
+    Counted.compared = 0
+    told = told_apart(choices)
+    assert [one["required"] for one in told] == [["kind"], ["kind"]]
+    assert Counted.compared < 10 * many
+
+
+@pytest.mark.parametrize(
+    ("values", "same"), [([1, [1]], True), ([2, [2]], False), ([[2], {"a": 1}], True)]
+)
+def test_choices_with_a_value_in_common_are_not_told_apart(values: list[Any], same: bool) -> None:
+    one, two = ({"type": "array", "enum": each} for each in ([[1], {"a": 1}], values))
+    choices = [{"properties": {"kind": each}} for each in (one, two)]
+    if same:
+        with pytest.raises(UsageError, match="more than one of its choices"):
+            told_apart(choices)
+    else:
+        assert len(told_apart(choices)) == 2
