@@ -170,7 +170,7 @@ def pytest_of(target: str) -> str:
     return line.split("-m pytest")[1].strip()
 
 
-def test_no_test_is_left_out_of_all() -> None:
+def test_each_test_is_in_all_or_in_exhaustive() -> None:
     assert pytest_of("test-all") == '-m "not exhaustive"'
     assert pytest_of("test-exhaustive") == "-m exhaustive"
     assert pytest_of("test") == '-m "not slow and not exhaustive"'
