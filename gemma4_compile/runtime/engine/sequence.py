@@ -134,10 +134,14 @@ class Sequence:
             self._kv.pop(self._number, 1)
 
     @staticmethod
+    def _begin(sequences: Collection[Sequence], counts: Collection[int]) -> None:
+        state = next(iter(sequences))._kv
+        state.begin(tuple(one._number for one in sequences), tuple(counts))
+
+    @staticmethod
     def begin_ahead(sequences: Collection[Sequence]) -> None:
         """Make room for the token after the last one of each, which none of them tells of yet."""
-        state, numbers = next(iter(sequences))._kv, tuple(one._number for one in sequences)
-        state.begin(numbers, (1,) * len(numbers))
+        Sequence._begin(sequences, (1,) * len(sequences))
 
     @staticmethod
     def end_ahead(sequences: Collection[Sequence], what: object) -> None:
@@ -161,8 +165,7 @@ class Sequence:
         for sequence in sequences:
             sequence.version += 1
             sequence.take_back()
-        state, numbers = next(iter(sequences))._kv, tuple(one._number for one in sequences)
-        state.begin(numbers, (1,) * len(numbers))
+        Sequence._begin(sequences, (1,) * len(sequences))
 
     @staticmethod
     def begin_rounds(sequences: Collection[Sequence], counts: Collection[int]) -> None:
@@ -171,8 +174,7 @@ class Sequence:
             sequence.version += 1
             sequence.added = None
             sequence.take_back()
-        state, numbers = next(iter(sequences))._kv, tuple(one._number for one in sequences)
-        state.begin(numbers, tuple(counts))
+        Sequence._begin(sequences, counts)
 
     @staticmethod
     def end_rounds(sequences: Collection[Sequence], counts: Collection[int]) -> None:
