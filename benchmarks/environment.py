@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -32,9 +34,12 @@ def _version(package: str) -> str | None:
         return None
 
 
-def environment() -> dict[str, object]:
-    """These fields of a line; `load` is what else the machine had to do in the last minute."""
-    return {
+def environment(commit: str | None = None) -> dict[str, object]:
+    """These fields of a line; `load` is what else the machine had to do in the last minute.
+
+    `commit` : of the code that runs, where this is no checkout; what was changed is not known then
+    """
+    found: dict[str, object] = {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "commit": _git("rev-parse", "--short=12", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
@@ -45,6 +50,18 @@ def environment() -> dict[str, object]:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
     }
+    if commit:
+        del found["uncommitted_changes"]
+        found["commit"] = commit
+    return found
+
+
+def append_line(line: Mapping[str, object], results: Path) -> None:
+    """Print a result line, and append it to a file of them."""
+    text = json.dumps(line)
+    print(text, file=sys.stderr)
+    with results.open("a") as file:
+        file.write(text + "\n")
 
 
 def _load() -> float | None:

@@ -13,8 +13,6 @@ Tokens that were read again and bytes that were copied are counted, which needs 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from benchmarks.device_facts import device_name
-from benchmarks.environment import environment
+from benchmarks.environment import append_line, environment
 from benchmarks.native_options import RESULTS
 from benchmarks.samples import summary
 from benchmarks.synthetic_package import synthetic_package
@@ -137,10 +135,7 @@ def main() -> None:
     parser.add_argument("--commit", help="of the code that runs, where this is no checkout")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    about = environment()
-    if options.commit is not None:
-        del about["uncommitted_changes"]  # not known
-        about["commit"] = options.commit
+    about = environment(options.commit)
     with tempfile.TemporaryDirectory() as folder:
         package = synthetic_package(options.package, Path(folder))
         chunk = package.chat_config.prefill_chunk_size
@@ -159,10 +154,7 @@ def main() -> None:
             "chunk": engine.prefill_chunk,
             **measured(engine, options.tokens, options.own, options.memory, options.repeats),
         }
-    text = json.dumps(line)
-    print(text, file=sys.stderr)
-    with options.results.open("a") as file:
-        file.write(text + "\n")
+    append_line(line, options.results)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.device_facts import device_name
-from benchmarks.environment import environment
+from benchmarks.environment import append_line, environment
 from benchmarks.native_options import RESULTS
 from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile.runtime.engine.engine import Engine
@@ -82,10 +80,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     places = [int(place) for place in options.places.split(",")]
-    about = environment()
-    if options.commit is not None:
-        del about["uncommitted_changes"]  # not known
-        about["commit"] = options.commit
+    about = environment(options.commit)
     with tempfile.TemporaryDirectory() as folder:
         package = synthetic_package(options.libraries[0], Path(folder))
         first = dict(logits_of(package, places))
@@ -111,10 +106,7 @@ def main() -> None:
                 "least_mean": round(min(means), 6),
                 "most_mean": round(max(means), 6),
             }
-            text = json.dumps(line)
-            print(text, file=sys.stderr)
-            with options.results.open("a") as file:
-                file.write(text + "\n")
+            append_line(line, options.results)
 
 
 if __name__ == "__main__":

@@ -325,10 +325,7 @@ def main() -> None:
             print(f"weights written in {time.perf_counter() - begin:.1f} s", file=sys.stderr)
         else:
             package = Package.open(options.package)
-        where = environment()
-        if options.commit:
-            del where["uncommitted_changes"]  # not known
-            where["commit"] = options.commit
+        where = environment(options.commit)
         common = {
             "benchmark": "native",
             **where,

@@ -272,10 +272,7 @@ def main() -> None:
     provenance = Provenance.from_json(read_artifact(options.package / abi.PROVENANCE_FILE))
     build, library = provenance.build, provenance.library
     assert library is not None, "compiled with --only library"
-    where = environment()
-    if options.commit:
-        del where["uncommitted_changes"]  # not known
-        where["commit"] = options.commit
+    where = environment(options.commit)
     towers = Towers(options.package, library, device_of(build))
     common = {
         "benchmark": "native",
