@@ -28,8 +28,8 @@ from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prefixes.kept import kept_prefixes
 from gemma4_compile.runtime.prefixes.shelf import HostShelf
 from gemma4_compile.runtime.server import asides
-from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Ticket
+from tests.several_sequences import in_turns
 
 OPTIONS = [(0.9, 0.8), (1.3, 0.95), (0.9, 0.8)]
 
@@ -206,7 +206,7 @@ def served(engine: Engine, tokenizer: Tokenizer) -> list[tuple[list[int], str | 
     slots = Slots(sequences, make, kept.counts, HostShelf(kept))
 
     async def serve() -> list[Ticket]:
-        waiting = []
+        tickets = []
         for seed, prompt in enumerate(prompts):
             sampler = Sampler(SamplingOptions(0.9, top_p=(0.8, 0.95)[seed % 2]), seed)
 
@@ -215,14 +215,8 @@ def served(engine: Engine, tokenizer: Tokenizer) -> list[tuple[list[int], str | 
             ) -> Generation:
                 return generator.start(prompt, sampler, max_tokens=12, plain=True)
 
-            waiting.append(Ticket(start, lambda _: None, prompt))
-        tickets, ended = list(waiting), set[Ticket]()
-        scheduler = Scheduler(slots, ended.add)
-        while len(ended) < len(tickets):
-            while waiting and (slots.has_room() or scheduler.make_room()):
-                scheduler.admit(waiting.pop(0))
-            scheduler.turn()
-        assert scheduler.counts.steps > 12
+            tickets.append(Ticket(start, lambda _: None, prompt))
+        assert in_turns(slots, tickets).counts.steps > 12
         return tickets
 
     found = [ticket.generation for ticket in asyncio.run(serve())]

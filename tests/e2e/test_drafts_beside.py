@@ -23,7 +23,7 @@ from gemma4_compile.runtime.server.tickets import Ticket
 from gemma4_compile.runtime.speculative.draft_turns import DraftTurns, Turn
 from gemma4_compile.runtime.speculative.drafter import Drafter
 from tests.drafted import CONTEXT, drafted_package
-from tests.several_sequences import FixedRides
+from tests.several_sequences import FixedRides, in_turns
 
 SLOTS, DRAFTS, TOKENS = 3, 3, 12
 
@@ -144,21 +144,19 @@ def test_replies_with_guesses_beside_others_are_those_of_one_alone(
     )
 
     async def serve() -> list[Ticket]:
-        waiting = []
+        tickets = []
         for seed, prompt in enumerate(prompts):
 
             def start(generator: Generator, seed: int = seed) -> Generation:
                 return generator.start(prompts[seed], chooser(seed), max_tokens=TOKENS, plain=True)
 
-            waiting.append(Ticket(start, lambda _: None, prompt))
-        tickets, ended = list(waiting), set[Ticket]()
-        scheduler = Scheduler(slots, ended.add)
-        scheduler.rides = FixedRides(ride=True)
-        scheduler.draft_turns = turns = AtRandom()
-        while len(ended) < len(tickets):
-            while waiting and (slots.has_room() or scheduler.make_room()):
-                scheduler.admit(waiting.pop(0))
-            scheduler.turn()
+            tickets.append(Ticket(start, lambda _: None, prompt))
+        turns = AtRandom()
+
+        def prepare(scheduler: Scheduler) -> None:
+            scheduler.rides, scheduler.draft_turns = FixedRides(ride=True), turns
+
+        scheduler = in_turns(slots, tickets, prepare)
         assert scheduler.counts.steps
         assert bool(scheduler.counts.put_aside) == (count == 2)
         assert scheduler.counts.accepted_tokens

@@ -24,7 +24,7 @@ from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChoos
 from gemma4_compile.runtime.server import asides
 from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Ticket
-from tests.several_sequences import emptied
+from tests.several_sequences import emptied, in_turns
 
 SLOTS = 3
 
@@ -120,20 +120,14 @@ def test_replies_that_are_put_aside_are_those_of_one_alone(
     slots = Slots(sequences, make, kept.counts, HostShelf(kept))
 
     async def serve() -> tuple[list[Ticket], Scheduler]:
-        waiting = []
+        tickets = []
         for seed, prompt in enumerate(prompts):
 
             def start(generator: Generator, seed: int = seed) -> Generation:
                 return generator.start(prompts[seed], chooser(seed), max_tokens=13, plain=True)
 
-            waiting.append(Ticket(start, lambda _: None, prompt))
-        tickets, ended = list(waiting), set[Ticket]()
-        scheduler = Scheduler(slots, ended.add)
-        while len(ended) < len(tickets):
-            while waiting and (slots.has_room() or scheduler.make_room()):
-                scheduler.admit(waiting.pop(0))
-            scheduler.turn()
-        return tickets, scheduler
+            tickets.append(Ticket(start, lambda _: None, prompt))
+        return tickets, in_turns(slots, tickets)
 
     tickets, scheduler = asyncio.run(serve())
     found = [ticket.generation for ticket in tickets]
