@@ -199,8 +199,8 @@ export class MultiStep extends StepQueue implements StepScheduler {
       else this.staging.push(staging);
       this.measure(size);
     });
-    // Who waits for the tokens hears of a failure; nobody may be waiting.
-    arrival.catch(() => undefined);
+    // Who waits for the tokens hears of a failure; nobody may be waiting. Nothing else would end the buffer.
+    arrival.catch(() => staging.destroy());
   }
 
   private measure(size: number): void {
