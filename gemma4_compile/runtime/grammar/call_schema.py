@@ -19,6 +19,7 @@ from gemma4_compile.runtime.grammar.call_pattern import looks_ahead, pattern_of
 from gemma4_compile.runtime.grammar.call_schema_merge import (
     Schema,
     SchemaReader,
+    SeenValues,
     constraints,
     fits,
 )
@@ -58,6 +59,7 @@ class CallRules:
         self._references: dict[str, str] = {}  # names by pointer, of the declaration at hand
         self._bodies: dict[str, str] = {}  # of references
         self._terminals: dict[str, str] = {}
+        self._seen = SeenValues()
         self._reader = SchemaReader({}, refused)
         self._steps = 0
 
@@ -80,7 +82,7 @@ class CallRules:
         rest = constraints(schema).keys() - {"type", "properties", "required"}
         if not constraints(schema) or (names_none and not rest):
             schema = {"type": "object", "additionalProperties": False}
-        self._reader = SchemaReader(schema, refused)
+        self._reader = SchemaReader(schema, refused, self._seen)
         kinds = self._reader.types(schema)
         if kinds is not None and "object" not in kinds:
             raise refused(tool, "expected a schema of an object")

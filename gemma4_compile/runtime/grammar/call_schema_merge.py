@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -14,7 +14,7 @@ TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 _MAX_CHAIN = 32  # references that lead to references
 _MAX_CHOICES = 256
 _MAX_MERGES = 10_000
-_MAX_COMPARED = 4_000_000  # a tenth of a second of short ones
+_MAX_SEEN = 500_000  # a second or less
 _MAX_NESTED = 4096  # pairs of lists and objects that are compared, of which each may be long
 _STARTS = {
     "string": {"maxLength", "minLength", "pattern"},
@@ -100,14 +100,26 @@ class Shape:
     is_open: bool = False
 
 
+@dataclass
+class SeenValues:
+    """How many keywords, names and values were gone through; references name some many times."""
+
+    count: int = 0
+
+
 class SchemaReader:
     """Reads the parts of one declaration."""
 
-    def __init__(self, root: Schema, refused: Callable[[str, str], UsageError]) -> None:
-        """Begin; `refused` makes the error about a part."""
+    def __init__(
+        self,
+        root: Schema,
+        refused: Callable[[str, str], UsageError],
+        seen: SeenValues | None = None,
+    ) -> None:
+        """Begin; `refused` makes the error about a part, `seen` counts for several readers."""
         self._root = root
         self._merges = 0
-        self._compared = 0
+        self._seen = SeenValues() if seen is None else seen
         self._nested = 0
         self._refused = refused
 
@@ -154,6 +166,7 @@ class SchemaReader:
                 return {}
             if not isinstance(schema, Mapping):
                 self._fail(where, "expected a schema")
+            self._count(len(schema), where)
             schema = constraints(schema)
             if "$ref" in schema:
                 target = self.target(schema.pop("$ref"), where)
@@ -182,9 +195,10 @@ class SchemaReader:
             return one or two
         result = {**one, **two}
         for key in set(one) & set(two):
+            self._count(_size(one[key]) + _size(two[key]), where)
             if one[key] != two[key]:
                 result[key] = self._both(key, one[key], two[key], where)
-        properties = self._properties(one, two)
+        properties = self._properties(one, two, where)
         if properties:
             result["properties"] = properties
         kinds = _common_types(self.types(one), self.types(two))
@@ -199,11 +213,11 @@ class SchemaReader:
         if key in ("properties", "type"):
             return two
         if key == "required" and isinstance(one, list) and isinstance(two, list):
-            self._compare(one, two, where)
-            return [*one, *(name for name in two if name not in one)]
+            known = {json_key(name) for name in one}
+            return [*one, *(name for name in two if json_key(name) not in known)]
         if key == "enum" and isinstance(one, list) and isinstance(two, list):
-            self._compare(one, two, where)
-            return [value for value in one if value in two]
+            known = {json_key(value) for value in two}
+            return [value for value in one if json_key(value) in known]
         numbers = isinstance(one, (int, float)) and isinstance(two, (int, float))
         if numbers and key in _LARGEST + _SMALLEST:
             assert isinstance(one, (int, float)), "seen above"
@@ -217,15 +231,16 @@ class SchemaReader:
             return False
         self._fail(f"{where}.allOf", f"two different `{key}` of one value are not followed")
 
-    def _compare(self, one: Sized, two: Sized, where: str) -> None:
-        """Count comparisons of each of some values with each of others."""
-        self._compared += len(one) * len(two)
-        if self._compared > _MAX_COMPARED:
-            self._fail(where, f"values are compared more than {_MAX_COMPARED} times")
+    def _count(self, values: int, where: str) -> None:
+        """Count what is gone through; UsageError if it was too much by now."""
+        self._seen.count += values
+        if self._seen.count > _MAX_SEEN:
+            self._fail(where, f"more than {_MAX_SEEN} values to go through, references followed")
 
-    def _properties(self, one: Schema, two: Schema) -> dict[str, object]:
+    def _properties(self, one: Schema, two: Schema, where: str) -> dict[str, object]:
         found: dict[str, object] = {}
         both = [_mapping(each.get("properties")) for each in (one, two)]
+        self._count(sum(map(len, both)), where)
         for name in [*both[0], *(name for name in both[1] if name not in both[0])]:
             parts = []
             for known, each in zip(both, (one, two), strict=True):
@@ -342,6 +357,19 @@ def _are_disjoint(values: Sequence[list[object] | None]) -> bool:
         seen |= scalars
         nested += more
     return True
+
+
+def _size(value: object) -> int:
+    """How many values one has in it, at any depth."""
+    count, waiting = 0, [value]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, Mapping):
+            inner = list(inner.values())
+        if isinstance(inner, list):
+            count += len(inner)
+            waiting += [item for item in inner if isinstance(item, (list, Mapping))]
+    return count
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -179,9 +179,8 @@ def _plain_tool(tool: Mapping[str, object]) -> Mapping[str, object]:
 def _plain_answer(schema: Mapping[str, object]) -> dict[str, object]:
     """The schema of a reply: what the library has no word for is said in others."""
     named = _plain(schema, spell_out=lambda part: without_property_names(part, schema))
-    return _plain(
-        named, spell_out=lambda part: without_unique_items(part, SchemaReader(named, _refused))
-    )
+    reader = SchemaReader(named, _refused)
+    return _plain(named, spell_out=lambda part: without_unique_items(part, reader))
 
 
 def _plain(

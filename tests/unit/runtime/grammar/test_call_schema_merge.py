@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import copy
+import json
+import time
 from typing import Any
 
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.grammar.call_schema import refused
+from gemma4_compile.runtime.grammar.call_schema import CallRules, refused
 from gemma4_compile.runtime.grammar.call_schema_merge import SchemaReader, constraints, fits
 
 ROOT = {"$defs": {"a/b": {"type": "integer"}, "list": [{"const": 1}]}}
@@ -67,13 +70,6 @@ def test_constants_are_held_to_types_and_bounds() -> None:
     assert not fits(3, None, {"maximum": 2})
 
 
-@pytest.mark.parametrize("key", ["enum", "required"])
-def test_long_lists_are_not_compared_with_each_other(key: str) -> None:
-    one, two = ({key: [f"{name}{i}" for i in range(2_100)]} for name in "ab")
-    with pytest.raises(UsageError, match="compared more than"):
-        reader().merged(one, two, "f")
-
-
 class Counted(str):
     """A text that counts with how many it is compared."""
 
@@ -105,6 +101,53 @@ def test_values_of_choices_are_not_compared_with_each_other() -> None:
     told = told_apart(choices)
     assert [one["required"] for one in told] == [["kind"], ["kind"]]
     assert Counted.compared < 10 * many
+
+
+@pytest.mark.parametrize("key", ["enum", "required"])
+def test_lists_of_two_schemas_are_not_compared_with_each_other(key: str) -> None:
+    many = 2_100
+    one, two = ({key: [Counted(f"{name}{i}") for i in range(many)]} for name in "ab")
+    Counted.compared = 0
+    both = reader().merged(one, two, "f")
+    assert both == {key: [] if key == "enum" else one[key] + two[key]}
+    assert Counted.compared < 10 * many
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "both"),
+    [([1, True], [True, 2], [True]), ([[{"a": 1}], 2], [[{"a": 1.0}]], [[{"a": 1}]])],
+)
+def test_values_of_both_schemas_are_those_of_json(one: Any, two: Any, both: Any) -> None:
+    found = reader().merged({"enum": one}, {"enum": two}, "f")
+    assert json.dumps(found) == json.dumps({"enum": both})
+
+
+REPEATED = {
+    "properties": {"properties": {f"p{i}": {} for i in range(4000)}},
+    "values": {"enum": [[i] for i in range(4000)]},
+    "names": {"required": [f"p{i}" for i in range(4000)]},
+    "what is no keyword": {f"x-{i}": i for i in range(4000)},
+}
+
+
+@pytest.mark.parametrize("case", REPEATED)
+def test_what_references_repeat_is_gone_through_in_bounded_work(case: str) -> None:
+    """A schema of 150 KiB that would take minutes."""
+    root = {"$defs": {"a": REPEATED[case], "b": copy.deepcopy(REPEATED[case])}}
+    parts = [{"$ref": f"#/$defs/{name}"} for name in "ab" * 2000]
+    begin = time.process_time()
+    with pytest.raises(UsageError, match="values to go through"):
+        SchemaReader(root, refused).plain({"allOf": parts}, "f")
+    assert time.process_time() - begin < 10
+
+
+def test_all_tools_of_a_request_have_one_bound() -> None:
+    rules = CallRules(None)
+    parts = [{"$ref": "#/$defs/a"}] * 20
+    tool = {"$defs": {"a": REPEATED["names"]}, "allOf": parts}
+    rules.arguments(tool, "f")
+    with pytest.raises(UsageError, match="values to go through"):
+        [rules.arguments(tool, "f") for _ in range(20)]
 
 
 @pytest.mark.parametrize(
