@@ -9,9 +9,11 @@ Regular expression search algorithm, 1968). Work is counted, and ends with `TooM
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar, cast
 
@@ -126,8 +128,11 @@ class _Name:
         if isinstance(fits, str):
             return self._letters.get(fits, 0)
         if (fits, 0) not in self.found:
-            fitting = (places for letter, places in self._letters.items() if fits(letter))
-            self.found[fits, 0] = sum(fitting)
+            fitting = 0
+            for letter, places in self._letters.items():
+                self.step()
+                fitting |= places if fits(letter) else 0
+            self.found[fits, 0] = fitting
         return self.found[fits, 0]
 
     def matching(self, place: str) -> int:
@@ -220,7 +225,7 @@ def _node(kind: str, value: object, depth: int) -> _Node:
 def _letters(kind: str, value: object) -> Callable[[str], bool] | str | None:
     """What a kind for one letter takes: it, or a function of letters; None for another kind."""
     if kind == "ANY":
-        return lambda letter: letter != "\n"
+        return _is_no_end
     if kind == "LITERAL":
         return chr(cast("int", value))
     if kind == "NOT_LITERAL":
@@ -228,9 +233,15 @@ def _letters(kind: str, value: object) -> Callable[[str], bool] | str | None:
     return _class(cast("list[_Item]", value)) if kind == "IN" else None
 
 
+def _is_no_end(letter: str) -> bool:
+    """Return whether a letter ends no line."""
+    return letter != "\n"
+
+
 def _class(items: Iterable[_Item]) -> Callable[[str], bool]:
+    """A function of a letter whose time does not grow with the items."""
     ranges: list[tuple[int, int]] = []
-    classes: list[re.Pattern[str]] = []
+    classes: set[re.Pattern[str]] = set()
     is_negated = False
     for item, value in items:
         if str(item) == "NEGATE":
@@ -240,12 +251,16 @@ def _class(items: Iterable[_Item]) -> Callable[[str], bool]:
         elif str(item) == "RANGE":
             ranges.append(cast("tuple[int, int]", value))
         elif str(item) == "CATEGORY" and str(value) in _CATEGORIES:
-            classes.append(re.compile(_CATEGORIES[str(value)]))
+            classes.add(re.compile(_CATEGORIES[str(value)]))
         else:
             raise UnreadPattern(f"it has {str(value).lower()}")
 
+    ranges.sort()
+    firsts = [first for first, _ in ranges]
+    lasts = [-1, *itertools.accumulate((last for _, last in ranges), max)]
+
     def fits(letter: str) -> bool:
-        is_in = any(first <= ord(letter) <= last for first, last in ranges)
+        is_in = ord(letter) <= lasts[bisect_right(firsts, ord(letter))]
         return (is_in or any(one.match(letter) for one in classes)) != is_negated
 
     return fits

@@ -138,6 +138,24 @@ def test_work_has_an_end() -> None:
     assert time.process_time() - begin < 5
 
 
+def test_letters_of_a_class_are_counted() -> None:
+    """Each of a name's letters was held against each class as a part of one step."""
+    name = "".join(map(chr, range(0x4E00, 0x4E00 + 4096)))
+    with pytest.raises(TooMuchWork, match="too many steps"):
+        NamePattern(r"[a-z]*\d*[^b]*\w*" * 2 + "b").begins(name)
+
+
+def test_random_classes_fit_what_re_fits() -> None:
+    chance = random.Random(3)
+    for _ in range(300):
+        ends = [sorted(chance.choices("abcdefgh", k=2)) for _ in range(chance.randrange(1, 5))]
+        items = "".join(chance.choice((f"{first}-{last}", first)) for first, last in ends)
+        pattern = f"[{chance.choice(('', '^'))}{items}{chance.choice(('', chr(92) + 'd', '.'))}]"
+        found, expected = NamePattern(pattern), re.compile(pattern)
+        for letter in "abcdefgh.1-":
+            assert found.begins(letter) == (expected.match(letter) is not None), (pattern, letter)
+
+
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
