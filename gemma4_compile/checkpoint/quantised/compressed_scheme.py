@@ -107,7 +107,11 @@ def read_config(values: Mapping[str, object]) -> CompressedConfig:
         raise _unread(top.key("transform_config"), "weights that are rotated while they run")
     groups = top.fields("config_groups")
     if len(groups.names()) > _MAX_GROUPS:
-        raise ConfigError(f"config key `{KEY}.config_groups`: more than {_MAX_GROUPS} groups")
+        raise ConfigError(
+            f"config key `{KEY}.config_groups`: expected up to {_MAX_GROUPS} groups, found "
+            f"{len(groups.names())}",
+            hint=WHOLE_HINT,
+        )
     schemes: list[Scheme] = []
     left_out: list[str] = []
     rounding: list[Group] = []
@@ -165,7 +169,10 @@ def _scheme(weights: ConfigFields) -> Scheme:
     elif strategy == "block":
         rows, group = (_size(item, weights) for item in weights.array("block_structure", 2))
     elif group is None or group < 1:
-        raise ConfigError(f"config key `{weights.key('group_size')}`: expected columns of a group")
+        raise ConfigError(
+            f"config key `{weights.key('group_size')}`: expected columns of a group, found {group}",
+            hint=WHOLE_HINT,
+        )
     return Scheme(bits, is_float, symmetric, group, rows)
 
 
@@ -173,7 +180,8 @@ def _size(value: object, fields: ConfigFields) -> int:
     if type(value) is not int or not 1 <= value <= _MAX_SIZE:
         raise ConfigError(
             f"config key `{fields.key('block_structure')}`: expected rows and columns, found "
-            f"{str(value)[:40]}"
+            f"{str(value)[:40]}",
+            hint=WHOLE_HINT,
         )
     return value
 

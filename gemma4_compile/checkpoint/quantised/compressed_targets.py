@@ -51,10 +51,15 @@ def read_names(fields: ConfigFields, name: str) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
         raise ConfigError(
             f"config key `{fields.key(name)}`: expected a list of modules' names, patterns or "
-            f"classes, found {str(found)[:60]!r}"
+            f"classes, found {str(found)[:60]!r}",
+            hint=WHOLE_HINT,
         )
     if len(names) > _MOST_NAMES:
-        raise ConfigError(f"config key `{fields.key(name)}`: more than {_MOST_NAMES} names")
+        raise ConfigError(
+            f"config key `{fields.key(name)}`: expected up to {_MOST_NAMES} names, found "
+            f"{len(names)}",
+            hint=WHOLE_HINT,
+        )
     return tuple(names)
 
 
@@ -69,10 +74,15 @@ class Groups:
         by_target = {target: group for group in groups for target in group.targets}
         ordered = sorted(by_target, key=lambda target: (_PATTERN in target, target))
         clock = MatchClock()
-        self._groups = [
-            (_Target(by_target[one].key, one, clock), by_target[one]) for one in ordered
+        self._groups = {target: by_target[target] for target in ordered}
+        self._order = {target: index for index, target in enumerate(ordered)}
+        self._patterns = [
+            _Pattern(by_target[one].key, one, clock) for one in ordered if _is_pattern(one)
         ]
-        self._ignored = [_Target(ignore_key, one, clock) for one in ignore]
+        self._ignored = frozenset(ignore)
+        self._ignored_patterns = [
+            _Pattern(ignore_key, one, clock) for one in dict.fromkeys(ignore) if _is_pattern(one)
+        ]
 
     def of(self, module: str) -> Group | None:
         """The group of a module by its name in the files; None of one that is not rounded.
@@ -96,21 +106,30 @@ class Groups:
         fronts = ("",) if bare == HEAD else [front for front in TEXT.prefixes if front]
         names = {module, *(f"{front}{bare}" for front in fronts)}
         kind = _TABLE if bare.startswith("embed_tokens") else _LINEAR
-        if any(one.names(names) or one.text in kind for one in self._ignored):
+        if not self._ignored.isdisjoint({*names, *kind}):
             return None
-        named = (group for target, group in self._groups if target.names(names))
-        of_class = (group for target, group in self._groups if target.text in kind)
-        return next(named, next(of_class, None))
+        if any(one.fits(names) for one in self._ignored_patterns):
+            return None
+        named = self._first(names)
+        if named is None:
+            named = next((one.text for one in self._patterns if one.fits(names)), None)
+        target = self._first(kind) if named is None else named
+        return None if target is None else self._groups[target]
+
+    def _first(self, texts: Iterable[str]) -> str | None:
+        """The first target in the order of all that is one of these."""
+        return min(self._order.keys() & set(texts), key=self._order.__getitem__, default=None)
 
 
-class _Target:
-    """A name of a module, a pattern of names, or a class."""
+def _is_pattern(target: str) -> bool:
+    return target.startswith(_PATTERN)
+
+
+class _Pattern:
+    """A pattern of modules' names."""
 
     def __init__(self, key: str, text: str, clock: MatchClock) -> None:
         self.text, self._clock = text, clock
-        self._pattern: NamePattern | None = None
-        if not text.startswith(_PATTERN):
-            return
         pattern = text.removeprefix(_PATTERN)
         try:
             self._pattern = clock.timed(lambda: NamePattern(pattern))
@@ -125,9 +144,7 @@ class _Target:
                 hint=WHOLE_HINT,
             ) from error
 
-    def names(self, modules: Iterable[str]) -> bool:
-        """Return whether it is one of these names, or a pattern of one."""
-        pattern = self._pattern
-        if pattern is None:
-            return self.text in modules
-        return any(self._clock.timed(partial(pattern.begins, module)) for module in modules)
+    def fits(self, modules: Iterable[str]) -> bool:
+        """Return whether one of these names fits it."""
+        begins = self._pattern.begins
+        return any(self._clock.timed(partial(begins, module)) for module in modules)

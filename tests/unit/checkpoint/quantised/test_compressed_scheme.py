@@ -53,6 +53,7 @@ def test_a_scheme_says_which_scales_it_has(
         (config({"type": "float", "num_bits": 6}), "6 bits"),
         (config({"group_size": -1}), "group_size"),
         (config({"group_size": None}), "group_size"),
+        ({"config_groups": {str(i): {} for i in range(300)}}, "up to 256 groups, found 300"),
         (config({"strategy": "attn_head"}), "strategy"),
         (config({"strategy": "block", "block_structure": [0, 1]}), "block_structure"),
         (config({"symmetric": False, "type": "float"}), "symmetric"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,50 @@ def test_a_module_is_named_as_any_of_its_models_names_it(front: str) -> None:
         ([3], "config_groups.all.targets`: expected a list"),
         ([r"re:(a)\1"], "may take long to match: it refers to a group"),
         (["re:[a"], "is no regular expression"),
+        (["Linear"] * 70_000, "expected up to 65536 names, found 70000"),
     ],
 )
 def test_targets_that_are_not_read(targets: object, message: str) -> None:
     group = {"targets": targets, "input_activations": STATIC}
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as caught:
         read_config({"config_groups": {"all": group}})
+    assert caught.value.hint
+
+
+def test_names_that_are_ignored_are_not_gone_through_for_each_module() -> None:
+    """As many names as are read, of modules of a large checkpoint."""
+    groups = {"all": {"targets": ["Linear"], "input_activations": STATIC}}
+    ignored = [f"model.layers.{i}.mlp.up_proj" for i in range(1 << 16)]
+    found = read_config({"config_groups": groups, "ignore": ignored}).groups
+    assert found is not None
+    begin = time.process_time()
+    for i in range(500):
+        assert found.of(f"model.layers.{i}.mlp.up_proj") is None
+        assert found.of(f"model.layers.{i}.mlp.gate_proj") is not None
+    assert time.process_time() - begin < 2, "32 million comparisons take longer"
+
+
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        (("re:.*up_proj", "Linear", f"model.{UP}"), f"model.{UP}"),
+        (("re:.*up_proj", "Linear", "re:.*mlp.*"), "re:.*mlp.*"),
+        (("Linear", "Module", "embed"), "Linear"),
+        (("Embedding", "re:.*down_proj"), None),
+        ((f"model.language_model.{UP}", f"model.{UP}"), f"model.language_model.{UP}"),
+    ],
+)
+def test_a_name_goes_before_patterns_and_those_before_classes(
+    targets: tuple[str, ...], expected: str | None
+) -> None:
+    groups = {
+        f"group{i}": {"targets": [target], "input_activations": STATIC}
+        for i, target in enumerate(targets)
+    }
+    found = read_config({"config_groups": groups}).groups
+    assert found is not None
+    group = found.of(f"model.{UP}")
+    assert (None if group is None else group.targets) == (expected and (expected,))
 
 
 @pytest.mark.parametrize("ignored", ["model.layers.0.mlp.up_proj", r"re:.*\.up_proj$"])
