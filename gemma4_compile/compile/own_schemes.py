@@ -5,6 +5,7 @@ They become overrides of the recipe, as those of `--recipe` are: provenance list
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -154,14 +155,19 @@ def _form_of_levels(table: TensorInfo) -> tuple[int, int] | None:
     bfloat16 holds the products of 2 bits exactly, and those of 4 seldom.
     """
     columns = table.shape[1]
-    schemes = [RowScheme(bits, block) for bits in _LEVELS for block in (WHOLE_ROW, _BLOCK)]
-    schemes = [one for one in schemes if one.holds(columns)]
-    for begin in range(0, table.row_count, _ROWS):
-        rows = read_rows(table, begin, min(begin + _ROWS, table.row_count))
-        schemes = [one for one in schemes if one.is_exact(rows)]
-        if not schemes:
-            return None
-    return schemes[0].bits, schemes[0].block or columns
+    for bits, block in itertools.product(_LEVELS, (WHOLE_ROW, _BLOCK)):
+        scheme = RowScheme(bits, block)
+        if scheme.holds(columns) and _is_exact(scheme, table):
+            return bits, block or columns
+    return None
+
+
+def _is_exact(scheme: RowScheme, table: TensorInfo) -> bool:
+    """Return whether a scheme holds every row as it is."""
+    return all(
+        scheme.is_exact(read_rows(table, begin, min(begin + _ROWS, table.row_count)))
+        for begin in range(0, table.row_count, _ROWS)
+    )
 
 
 def _is_fixed(steps: Parameter, matched: Mapping[str, TensorInfo]) -> bool:

@@ -21,6 +21,7 @@ from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.options.compile import COMMAND
 from gemma4_compile.quantization.recipe_file import with_overrides
+from gemma4_compile.quantization.rows import WHOLE_ROW, RowScheme
 from tests import models, phone_checkpoints
 
 
@@ -146,6 +147,24 @@ def test_whole_tables_of_compressed_tensors_have_the_levels_that_they_lie_on(
     assert found["embed_tokens_per_layer"] == "q4f32_256"
     assert found["layers.6.mlp.down_proj"] == "q2f32_row"
     assert found["layers.0.mlp.down_proj"] == "q4f32_row"
+
+
+def test_a_table_is_held_to_one_scheme_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of 2 bits is one of 4 as well, in blocks and whole: three schemes need not be tried."""
+    phone_checkpoints.write_compressed(tmp_path)
+    tried: list[tuple[int, int]] = []
+    is_exact = RowScheme.is_exact
+
+    def noted(scheme: RowScheme, rows: np.ndarray) -> bool:  # type: ignore[type-arg]
+        if rows.shape[1] == phone_checkpoints.TEXT["hidden_size"]:
+            tried.append((scheme.bits, scheme.block))
+        return is_exact(scheme, rows)
+
+    monkeypatch.setattr(RowScheme, "is_exact", noted)
+    assert schemes_of(tmp_path)["embed_tokens"] == "q2f32_row"
+    assert set(tried) == {(2, WHOLE_ROW)}
 
 
 def test_whole_tables_on_no_levels_have_8_bits(tmp_path: Path) -> None:
