@@ -9,7 +9,8 @@ read what the others made.
 In the image for `sm_90a` alone the text does something: each kernel lets the next one begin, and
 waits for the one before it ahead of its first access to anything but weights. It takes its pointers
 from that wait, for ptxas moves loads of memory that nothing writes, as it thinks by `__restrict__`,
-ahead of it otherwise.
+ahead of it otherwise. Weights' pointers come from where the next one is let in: those loads it
+would move behind the wait, to where their values are needed.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ _ATTENTION = "prefill_attention", "picture_prefill_attention", "divided_attentio
 _CHUNKS = ("int8_gemm_", "gemm_", *_ATTENTION)
 """Kernels of a prompt's chunks, which no graph has: pointers from a wait would cost them a few
 per cent."""
+_VECTORS = re.compile(r"(?:\w+_)?int8_gemv_\w+")
+"""Kernels of one position, whose loads of weights stay ahead of the wait."""
 _LOOP = re.compile(r" *for \(int (\w+) = 0; \1 < [1-9]\d*; \+\+\1\) \{")
 _PAST = ("return", "break", "continue", "goto")
 _GUARD = "#if defined(__CUDA_ARCH_FEAT_SM90_ALL)"
-_BEGIN_NEXT = '  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");'
+_BEGIN_NEXT = '  asm volatile("griddepcontrol.launch_dependents;" : {pointers} : : "memory");'
 _WAIT = '  asm volatile("griddepcontrol.wait;" : {pointers} : : "memory");'
 
 
@@ -67,9 +70,19 @@ def _body(name: str, parameters: str, body: list[str]) -> list[str]:
         return body
     pointers = [one.split()[-1] for one in parameters.split(", ") if "*" in one]
     own = [pointer for pointer in pointers if not _WEIGHTS.fullmatch(pointer)]
+    weights = [pointer for pointer in pointers if _WEIGHTS.fullmatch(pointer)]
+    if not _VECTORS.fullmatch(name):
+        weights = []
     at = _first_access(body, own)
-    wait = _WAIT.format(pointers=", ".join(f'"+l"({pointer})' for pointer in own))
-    return [_GUARD, _BEGIN_NEXT, "#endif", *body[:at], _GUARD, wait, "#endif", *body[at:]]
+    begin, wait = _taking(_BEGIN_NEXT, weights), _taking(_WAIT, own)
+    return [_GUARD, *begin, "#endif", *body[:at], _GUARD, *wait, "#endif", *body[at:]]
+
+
+def _taking(statement: str, pointers: list[str]) -> list[str]:
+    """A statement that may change pointers, as far as the compiler knows, to others of memory."""
+    operands = ", ".join(f'"+l"({pointer})' for pointer in pointers)
+    known = [f"  __builtin_assume(__isGlobal({pointer}));" for pointer in pointers]
+    return [statement.format(pointers=operands), *known]
 
 
 def _first_access(body: list[str], pointers: list[str]) -> int:

@@ -63,6 +63,10 @@ class Int8GemvTuning:
         time, for every block repeats the norm; of a float one only where it follows two
         branches
     expert_rows_ahead : rows of an expert's gate and up that a lane has under way, at most
+    terms_as_stored : scales and minima that are read ahead stay as they are stored until their row
+        is multiplied
+    resident_threads : of a multiprocessor of CUDA at least, by the registers of each, where blocks
+        take several tiles; 0: not said
     """
 
     threads: int = 128
@@ -72,6 +76,8 @@ class Int8GemvTuning:
     min_blocks: int = 384
     norm_threads: int = 65_536
     expert_rows_ahead: int = 1
+    terms_as_stored: bool = False
+    resident_threads: int = 0
 
 
 @dataclass(frozen=True)

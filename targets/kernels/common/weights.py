@@ -113,14 +113,25 @@ def group_terms(
     layout: WeightLayout, split: Sequence[Buffer], row: Expr, group: Expr
 ) -> tuple[Expr, Expr | None]:
     """The scale of a group of a split's row, and its minimum if the layout has them, float32."""
+    return terms_of(layout, read_terms(layout, split, row, group), group)
+
+
+def read_terms(layout: WeightLayout, split: Sequence[Buffer], row: Expr, group: Expr) -> list[Expr]:
+    """What is stored of a group's scale and minimum: the scale, or the words of its block."""
     if not isinstance(layout, MinimaLayout):
-        return as_f32(split[1][row, group]), None
+        return [split[1][row, group]]
     block = bind(tirx.floordiv(group, GROUPS))
     vec4 = bind(split[1][row, T.ramp(block * BLOCK_WORDS, 1, BLOCK_WORDS)])
-    words = [tirx.Shuffle([vec4], [lane]) for lane in range(BLOCK_WORDS)]
+    return [tirx.Shuffle([vec4], [lane]) for lane in range(BLOCK_WORDS)]
+
+
+def terms_of(layout: WeightLayout, stored: Sequence[Expr], group: Expr) -> tuple[Expr, Expr | None]:
+    """The scale and the minimum of a group, from what `read_terms` read."""
+    if not isinstance(layout, MinimaLayout):
+        return as_f32(stored[0]), None
     # Not the remainder of a signed number, which TVM would simplify to a difference.
     place = tirx.bitwise_and(group.astype("uint32"), tirx.const(GROUPS - 1, "uint32"))
-    return terms(words.__getitem__, bind(place))
+    return terms(stored.__getitem__, bind(place))
 
 
 def _reader(words: Sequence[Expr]) -> Callable[[Index], Expr]:

@@ -7,6 +7,7 @@ product's: of floats (float_gemv.py) or of int8 groups (int8_gemv.py). Definitio
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 from tvm import tirx
@@ -15,7 +16,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.tir import function
 from gemma4_compile.operators.types import Expr
-from gemma4_compile.targets.kernels.common.blocks import Block, launch
+from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident
 from gemma4_compile.targets.kernels.linear.float_gemv import FloatProduct
 from gemma4_compile.targets.kernels.linear.gemv_args import GemvArguments
 from gemma4_compile.targets.kernels.linear.int8_gemv import Int8Product
@@ -38,6 +39,7 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
         threads, grid = product.threads, blocks_of(product) + routing_blocks(args.router)
         with (
             launch(threads, grid) as (launched, _, thread),
+            residence(product),
             behind_router(
                 args.router, args.routed, launched, Block(thread, threads, spec.simd_width)
             ) as (index, block),
@@ -53,6 +55,11 @@ def product_of(
     if operator.is_int8:
         return Int8Product(operator, args, spec, beside)
     return FloatProduct(operator, args, spec)
+
+
+def residence(product: Product) -> AbstractContextManager[None]:
+    """Within a launch: the registers of its threads leave room for other blocks (CUDA)."""
+    return resident(product.resident if isinstance(product, Int8Product) else 0)
 
 
 def blocks_of(product: Product) -> int:

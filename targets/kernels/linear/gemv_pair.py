@@ -17,7 +17,7 @@ from gemma4_compile.operators.linear_pair import SECOND, LinearPair
 from gemma4_compile.operators.tir import FunctionBuilder, bind, function, i32
 from gemma4_compile.operators.types import Buffer, Index
 from gemma4_compile.targets.kernels.common.blocks import Block, launch
-from gemma4_compile.targets.kernels.linear.gemv import blocks_of, product_of, run
+from gemma4_compile.targets.kernels.linear.gemv import blocks_of, product_of, residence, run
 from gemma4_compile.targets.kernels.linear.gemv_args import GemvArguments, GemvInputs
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, staged_bytes
 from gemma4_compile.targets.spec import TargetSpec
@@ -46,7 +46,10 @@ def make_gemv_pair(operator: LinearPair, spec: TargetSpec) -> tirx.PrimFunc:
         left = product_of(first, GemvArguments.of(build, first, inputs), spec)
         begin, threads = blocks_of(left), left.threads
         right = product_of(second, GemvArguments.of(own, second, others), spec, threads)
-        with launch(threads, begin + blocks_of(right)) as (index, _, thread):
+        with (
+            launch(threads, begin + blocks_of(right)) as (index, _, thread),
+            residence(left),
+        ):
             block = Block(thread, threads, spec.simd_width)
             is_first = bind(tirx.Select(index < begin, i32(1), i32(0)))
             with T.serial(0, is_first):

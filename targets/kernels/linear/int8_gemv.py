@@ -76,12 +76,17 @@ class Int8Product:
         self, operator: Linear, args: GemvArguments, spec: TargetSpec, beside: int | None = None
     ) -> None:
         self._operator, self._args = operator, args
+        self._tuning = spec.tuning.int8_gemv
         self._shape = int8_shape(operator, spec, beside)
         self.threads = self._shape.threads
         self.tiles, self.iterations = -(-operator.layout.rows // self._shape.tile), 1
         if operator.prologue.writes_residual:
-            tuning = spec.tuning.int8_gemv
-            self.iterations = tiles_of_block(self.tiles, self.threads, tuning)
+            self.iterations = tiles_of_block(self.tiles, self.threads, self._tuning)
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor is to hold: those of several tiles all run at a time."""
+        return self._tuning.resident_threads // self.threads if self.iterations > 1 else 0
 
     def begin(self, index: Expr, block: Block) -> None:
         """Read the first rows, make the vector and read the lane's slice of it."""
@@ -102,6 +107,7 @@ class Int8Product:
             shape.rows * self.iterations,
             self._row_of,
             ahead=2 if keeps_registers and shape.rows % 2 == 0 else 1,
+            as_stored=self._tuning.terms_as_stored,
         )
         if isinstance(self._lane_slice, SteppedSlice):
             self._load_steps(self._lane_slice)

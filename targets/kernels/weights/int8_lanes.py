@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32
-from gemma4_compile.operators.minima import MinimaLayout
+from gemma4_compile.operators.minima import BLOCK_WORDS, MinimaLayout
 from gemma4_compile.operators.packing import ONES, joined_halves
 from gemma4_compile.operators.packing import word as constant_word
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, i32, store, when
@@ -28,7 +28,12 @@ from gemma4_compile.targets.kernels.common.blocks import (
 )
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.vectors import Vectors
-from gemma4_compile.targets.kernels.common.weights import WeightReader, group_terms
+from gemma4_compile.targets.kernels.common.weights import (
+    WeightReader,
+    group_terms,
+    read_terms,
+    terms_of,
+)
 from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
 from gemma4_compile.targets.kernels.weights.lane_parts import LaneParts, WordsAhead
 from gemma4_compile.targets.kernels.weights.stepped_lanes import SteppedRowAhead, SteppedSlice
@@ -183,38 +188,55 @@ def _even_and_odd(words: Sequence[Expr]) -> list[Expr]:
 
 
 class RowAhead:
-    """The weights of one row that a lane reads ahead of their use."""
+    """The weights of one row that a lane reads ahead of their use.
 
-    def __init__(self, weights: WeightReader, lane_slice: LaneSlice) -> None:
+    Parameters
+    ----------
+    as_stored : scales and minima stay as they are stored until the row is taken. A compiler that
+        does not move a computation below a condition would wait for them before it
+    """
+
+    def __init__(
+        self, weights: WeightReader, lane_slice: LaneSlice, as_stored: bool = False
+    ) -> None:
         self._weights, self._groups = weights, lane_slice.groups
-        size = weights.layout.bits  # words of a group: 32 channels of so many bits
+        layout = weights.layout
+        size = layout.bits  # words of a group: 32 channels of so many bits
         self._words = WordsAhead(self._groups, size, Vectors.within(size))
-        self._scales = [LocalVar("float32") for _ in self._groups]
-        has_minima = isinstance(weights.layout, MinimaLayout)
-        self._minima = [LocalVar("float32") for _ in self._groups] if has_minima else []
+        self._has_minima, self._as_stored = isinstance(layout, MinimaLayout), as_stored
+        if as_stored:
+            _, _, dtype = layout.shapes()[1]
+            dtypes = [dtype] * (BLOCK_WORDS if self._has_minima else 1)
+        else:
+            dtypes = ["float32"] * (1 + self._has_minima)
+        self._terms = [[LocalVar(dtype) for dtype in dtypes] for _ in self._groups]
 
     def load(self, row: Expr, in_split_of: Expr) -> None:
         """Read a row of the matrix that lies in the same split as row `in_split_of`."""
+        layout = self._weights.layout
 
         def read(split: Sequence[Buffer], begin: int) -> None:
             local_row = bind(row - begin)
             for index, group in enumerate(self._groups):
                 self._words.load(split[0], local_row, index)
-                scale, minimum = group_terms(self._weights.layout, split, local_row, group)
-                self._scales[index].set(scale)
-                if minimum is not None:
-                    self._minima[index].set(minimum)
+                if self._as_stored:
+                    found = read_terms(layout, split, local_row, group)
+                else:
+                    scale, minimum = group_terms(layout, split, local_row, group)
+                    found = [scale] if minimum is None else [scale, minimum]
+                for term, value in zip(self._terms[index], found, strict=True):
+                    term.set(value)
 
         self._weights.in_split(in_split_of, read)
 
     def take(self) -> tuple[list[list[Expr]], list[GroupTerms]]:
         """The groups' words, scales and minima, out of the way of the next row."""
-        words = self._words.take()
-        scales = [bind(scale.value) for scale in self._scales]
-        if not self._minima:
-            return words, [(scale, None) for scale in scales]
-        minima = [bind(minimum.value) for minimum in self._minima]
-        return words, list(zip(scales, minima, strict=True))
+        words, layout = self._words.take(), self._weights.layout
+        taken = [[bind(term.value) for term in terms] for terms in self._terms]
+        if self._as_stored:
+            pairs = zip(taken, self._groups, strict=True)
+            return words, [terms_of(layout, stored, group) for stored, group in pairs]
+        return words, [(terms[0], terms[1] if self._has_minima else None) for terms in taken]
 
 
 class RowStream:
@@ -225,6 +247,7 @@ class RowStream:
     count : rows
     row_of : the matrix row of an iteration, and a row of the same split that is the whole block's
     ahead : rows under way, which divide `count`; two hide more latency and take more registers
+    as_stored : as of `RowAhead`
     """
 
     _ahead: Sequence[RowAhead | SteppedRowAhead]
@@ -236,13 +259,14 @@ class RowStream:
         count: int,
         row_of: Callable[[Index], tuple[Expr, Expr]],
         ahead: int = 1,
+        as_stored: bool = False,
     ) -> None:
         assert count % ahead == 0, "every iteration has a row"
         self._count, self._row_of = count, row_of
         if isinstance(lane_slice, SteppedSlice):
             self._ahead = [SteppedRowAhead(weights, lane_slice) for _ in range(ahead)]
         else:
-            self._ahead = [RowAhead(weights, lane_slice) for _ in range(ahead)]
+            self._ahead = [RowAhead(weights, lane_slice, as_stored) for _ in range(ahead)]
         for iteration, rows in enumerate(self._ahead):
             rows.load(*row_of(iteration))
 

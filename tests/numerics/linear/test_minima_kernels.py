@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.prologues import Norm
 from gemma4_compile.operators.rows import CHUNK, ONE, Few
+from gemma4_compile.operators.weight_layout import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.linear.few_row_tensor_cores import fits_tensor_cores
@@ -76,6 +78,25 @@ def test_they_compute_what_the_definitions_do(
 ) -> None:
     cases = [make_case(operator, seed) for seed, operator in share]
     results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+@pytest.mark.dawn
+def test_terms_that_wait_as_they_are_stored(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    """As on CUDA, whose lanes compute them when a row is multiplied; in parts, with a tail."""
+    spec = target_spec("webgpu", "default")
+    int8_gemv = replace(spec.tuning.int8_gemv, terms_as_stored=True)
+    assert target_spec("cuda").tuning.int8_gemv.terms_as_stored
+    stored = replace(spec, tuning=replace(spec.tuning, int8_gemv=int8_gemv))
+    found = [one for one in operators() if isinstance(one, Linear) and one.is_int8]
+    ones = [one for one in found if one.rows == ONE]
+    ones.append(int8_linear(ONE, WeightLayout(4, "float16", 32, 416, (64, 40)), PACKED))
+    for one in ones:
+        assert str(make_kernel(one, spec).script()) != str(make_kernel(one, stored).script())
+    cases = [make_case(operator, seed) for seed, operator in enumerate(ones)]
+
+    results = run_on_dawn(cases, stored, lavapipe, tmp_path)
+
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
