@@ -126,6 +126,10 @@ def test_javascript_clients_run_an_agent_and_read_a_form(
     assert isinstance(read["form"]["a"], bool)
 
 
+def test_javascript_clients_run_tools_themselves(spoken: dict[str, Any]) -> None:
+    assert spoken["runners"] == {"chats": ANSWER, "messages": ANSWER}
+
+
 @pytest.mark.parametrize(
     ("protocol", "kind", "status", "words"),
     [

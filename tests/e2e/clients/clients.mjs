@@ -120,5 +120,20 @@ async function ollamas() {
   };
 }
 
-const read = { chats: await chats(), responses: await responses(), messages: await messages() };
+// Loops of the clients' own: they run the tool and ask again until the model has answered.
+async function runners() {
+  const function_ = { name, description, parameters, parse: JSON.parse, function: () => result };
+  const options = { model: "tiny", messages: [asked] };
+  const chat = openai.chat.completions.runTools({ ...options, tools: [{ type: "function", function: function_ }] });
+  const tools = [{ name, description, input_schema: parameters, run: () => result }];
+  const message = await anthropic.beta.messages.toolRunner({ ...options, max_tokens: 60, tools, stream: false });
+  return { chats: await chat.finalContent(), messages: message.content[0].text };
+}
+
+const read = {
+  runners: await runners(),
+  chats: await chats(),
+  responses: await responses(),
+  messages: await messages(),
+};
 console.log(JSON.stringify({ ...read, ollama: await ollamas() }));

@@ -19,6 +19,10 @@ _KINDS = {
 }
 
 
+NO_THREADS = "thread_unsupported_request"
+"""The code of a conversation that the server is asked to hold: clients then send all of it."""
+
+
 def error_body(error: ApiError) -> JsonObject:
     """The error object, as a body or as an event of a stream."""
     kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
@@ -26,7 +30,10 @@ def error_body(error: ApiError) -> JsonObject:
     if error.code == TOO_LONG:
         message = f"prompt is too long: {_in_numbers(error)}{message}"
     name = request_id()
-    told = {"type": "error", "error": {"type": kind, "message": message}}
+    found: JsonObject = {"type": kind, "message": message}
+    if error.code == NO_THREADS:
+        found["details"] = {"error_code": NO_THREADS, "unsupported": [str(error.param)]}
+    told: JsonObject = {"type": "error", "error": found}
     return told if name is None else told | {"request_id": name}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.anthropic import asks
 from gemma4_compile.runtime.server.anthropic.content import read_conversation
+from gemma4_compile.runtime.server.anthropic.errors import NO_THREADS
 from gemma4_compile.runtime.server.begun import BEGUN, check_beside_begun
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.foreign_tools import declared_tools
@@ -51,6 +52,7 @@ _REQUEST = {
     "system",
     "temperature",
     "thinking",
+    "thread",
     "tool_choice",
     "tools",
     *_SILENT,
@@ -107,6 +109,9 @@ def read_messages_request(
     """
     fields = Fields(body, ignored=ignored)
     fields.skip_unknown(_REQUEST, asks.REQUEST)
+    if fields.has("thread"):  # the clients' tool runners ask for it until they are told
+        why = "this server holds no conversations: send all messages, or ask /v1/responses"
+        raise fields.error("thread", why, code=NO_THREADS)
     if not counts and not fields.has("max_tokens"):
         raise fields.error("max_tokens", "is missing", code="missing_field")
     tools, strict = _tools(fields)

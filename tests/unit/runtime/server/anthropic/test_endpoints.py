@@ -56,6 +56,36 @@ def test_a_message_of_thoughts_text_and_a_call(client: Any, engine: ScriptedEngi
     assert str(said)[1:-1] in str(engine.held)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_client_s_tool_runner_sends_all_messages(
+    client: Any, engine: ScriptedEngine, stream: bool
+) -> None:
+    """It first asks the server to hold the conversation, as Anthropic's does."""
+    engine.reply = encode(CALLING)
+
+    @pytest.importorskip("anthropic").beta_tool
+    def get_weather(city: str) -> str:
+        """Tells the weather."""
+        engine.reply = encode("It is sunny.")
+        return f"sunny in {city}"
+
+    last = client.beta.messages.tool_runner(
+        tools=[get_weather], stream=stream, max_iterations=4, **ASKED
+    ).until_done()
+    assert (last.content[0].text, last.stop_reason) == ("It is sunny.", "end_turn")
+    assert str(encode("sunny in Rome"))[1:-1] in str(engine.held)
+
+
+def test_a_conversation_that_the_server_is_to_hold_is_refused_by_name(live: Live) -> None:
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+            status, answer = ask(live, path, thread=thread)
+            assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+            assert answer["error"]["details"]["error_code"] == "thread_unsupported_request"
+            assert "`thread`: this server holds no conversations" in answer["error"]["message"]
+    assert ask(live, thread=None)[0] == 200
+
+
 def test_the_same_message_in_pieces(client: Any, engine: ScriptedEngine) -> None:
     engine.reply = encode(CALLING)
     with client.messages.stream(tools=[WEATHER], **ASKED) as stream:
