@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from typing import TypeVar
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 
 from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
 from gemma4_compile.runtime.server.packed import unpacked
 
+_Read = TypeVar("_Read")
 _SMALL_BYTES = 1 << 16  # a body up to here is read at once, a longer one when its turn comes
 # What programs send that do not say what they send: litellm to Ollama's API, and `curl -d`.
 _UNTYPED = ("", "application/x-www-form-urlencoded")
@@ -72,9 +75,26 @@ class BodyReader:
         Raises
         ------
         ApiError
-            As of `written` and `parse`.
+            As of `written` and `parsed`.
         """
-        return self.parse(await self.written(request))
+        return await self.parsed(await self.written(request))
+
+    async def parsed(self, body: bytes) -> object:
+        """Parse a body; a long one beside the event loop, when its turn comes.
+
+        Raises
+        ------
+        ApiError
+            400 if it is no JSON, or no prompt can have so many values; 503 if too many long ones
+            are parsed.
+        """
+        if len(body) <= _SMALL_BYTES:
+            return self._parse(body)
+        await self._take_turn()
+        try:
+            return await beside(lambda: self._parse(body))
+        finally:
+            self._large.release()
 
     async def written(self, request: HttpRequest) -> bytes:
         """The body as it was before it was packed; limits are those of that.
@@ -146,10 +166,8 @@ class BodyReader:
             raise self._too_long(f"this request has {count} bytes")
         return bytes(body)
 
-    def parse(self, body: bytes) -> object:
-        """Parse a body; ApiError 400 if it is no JSON, or no prompt can have so many values."""
-        # The parser does not let the event loop run meanwhile: not even the values are counted
-        # one by one.
+    def _parse(self, body: bytes) -> object:
+        # Counting does not let another thread run meanwhile, so it is done in long strides.
         values = sum(body.count(mark) for mark in (b",", b"[", b"{"))
         if values > self._most_values:
             raise self._too_long(f"this request has more than {self._most_values} values")
@@ -188,11 +206,30 @@ def _is_of_program(request: HttpRequest) -> bool:
     return not any(name in request.headers for name in _OF_BROWSERS)
 
 
+async def beside(work: Callable[[], _Read]) -> _Read:
+    """What work gives that is done beside the event loop, or its ApiError."""
+    found = await run_in_threadpool(_result_or_error, work)
+    if not isinstance(found, ApiError):
+        return found
+    try:
+        raise found
+    finally:
+        del found  # the error's traceback has this frame: body and all would wait for `gc`
+
+
+def _result_or_error(work: Callable[[], _Read]) -> _Read | ApiError:
+    """What work gives, or why it cannot: a future that raises it would be in its own traceback."""
+    try:
+        return work()
+    except ApiError as error:
+        return error
+
+
 def parse_json(body: bytes) -> object:
     """Parse a body; ApiError 400 if it is no JSON, or holds text that is no Unicode."""
     try:
         text = body.decode("utf-8-sig")
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = (_DECODER if len(body) <= _SMALL_BYTES else _YIELDING).decode(text)
         if "\\ud" in text or "\\uD" in text:  # half of a character can be written as an escape only
             _check_characters(value)
     except (ValueError, RecursionError) as error:  # a UnicodeError is a ValueError
@@ -202,7 +239,18 @@ def parse_json(body: bytes) -> object:
 
 def _check_characters(value: object) -> None:
     """Raise ValueError for half of a character, as a text has at its end that was cut by length."""
-    text = json.dumps(value, ensure_ascii=False)
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            _check_text(item)
+        elif isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            waiting += item
+
+
+def _check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -216,3 +264,13 @@ def _check_characters(value: object) -> None:
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+# Between two functions of Python's own other threads run, within the parser they do not.
+_YIELDING = json.JSONDecoder(
+    object_hook=lambda pairs: pairs,
+    parse_int=lambda digits: int(digits),
+    parse_float=lambda digits: float(digits),
+    parse_constant=_refuse_constant,
+)

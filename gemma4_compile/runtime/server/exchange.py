@@ -12,7 +12,7 @@ from starlette.requests import Request as HttpRequest
 
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.body import BodyReader, Limits, is_long
+from gemma4_compile.runtime.server.body import BodyReader, Limits, beside, is_long
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.guard import Guard, Guarded, client_of
 from gemma4_compile.runtime.server.media import without_untaken
@@ -73,13 +73,7 @@ class Exchange:
         """
         if not is_long(request):
             return read()
-        found = await unless_gone(request, run_in_threadpool(_result_or_error, read))
-        if not isinstance(found, ApiError):
-            return found
-        try:
-            raise found
-        finally:
-            del found  # the error's traceback has this frame: body and all would wait for `gc`
+        return await unless_gone(request, beside(read))
 
     def ignored(self) -> Ignored:
         """Where fields of one request are counted that cannot change its reply."""
@@ -138,14 +132,6 @@ class Exchange:
         settings = self.service.model.media
         messages, media = without_untaken(parsed.messages, parsed.media, settings, ignored)
         return replace(parsed, messages=messages, media=media)
-
-
-def _result_or_error(read: Callable[[], _Read]) -> _Read | ApiError:
-    """What was read, or why it cannot be: a future that raises it would be in its own traceback."""
-    try:
-        return read()
-    except ApiError as error:
-        return error
 
 
 def _owned(parsed: _Parsed, request: HttpRequest) -> _Parsed:

@@ -155,7 +155,7 @@ class _Front:
 
     async def ask(self, request: HttpRequest) -> Response:
         body = await self._bodies.written(request)
-        asked = self._bodies.parse(body)
+        asked = await self._bodies.parsed(body)
         path, name = request.url.path, _named(asked)
         last = asked if path.startswith("/api/") and _lets_go(asked) else None
         unloads = last is not None and not any(last.get(word) for word in _ASKING)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar, cast
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, cast
 import pytest
 from starlette.requests import ClientDisconnect
 
+from gemma4_compile.runtime.server import body as body_module
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import BodyReader, Limits, parse_json
 from tests.live_server import QUESTION, TOOL_TEMPLATE, serving_script
@@ -120,3 +122,46 @@ def test_half_of_a_character_is_shown_with_what_stands_before_it() -> None:
         parse_json(b'{"a": "fine \\ud83d\\ude00", "b": "it ends so: \\ud83d"}')
     assert "half of a character, `\\ud83d` after" in caught.value.message
     assert "it ends so: `" in caught.value.message
+
+
+class Asking:
+    """A request with a body."""
+
+    headers: ClassVar = {"content-type": "application/json"}
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        yield self.body
+
+
+def test_a_long_body_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are answered meanwhile: here parsing waits until one is."""
+    answered = threading.Event()
+
+    def parse(body: bytes) -> object:
+        assert answered.wait(10), "nobody is answered while a body is parsed"
+        return parse_json(body)
+
+    monkeypatch.setattr(body_module, "parse_json", parse)
+    text = "a" * (1 << 17)
+
+    async def read() -> object:
+        reader = BodyReader(Limits(), 1 << 20, 4096)
+        reading = asyncio.ensure_future(reader.read(cast("Any", Asking(json.dumps(text).encode()))))
+        while not reading.done():
+            await asyncio.sleep(0.01)
+            answered.set()
+        return reading.result()
+
+    assert asyncio.run(read()) == text
+
+
+@pytest.mark.parametrize("count", [10, 20_000])
+def test_long_bodies_are_parsed_as_short_ones(count: int) -> None:
+    value = [{"a": i, "b": [i / 7, -i, 1e300, None, True, "🙂"]} for i in range(count)]
+    assert parse_json(json.dumps(value).encode()) == value  # with escapes of two halves
+    for wrong in (b"NaN", b'"\\ud800"', b"1" * 5000, b"{"):
+        with pytest.raises(ApiError, match="not JSON"):
+            parse_json(b"[" + b"1," * (count * 20) + wrong + b"]")
