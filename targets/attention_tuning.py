@@ -25,6 +25,8 @@ class DecodeAttentionTuning:
         own, as of rows of several sequences; 0: the block's threads share their keys
     warp_sums : sums of a lane of such a warp, at most: channels of query heads
     warp_threads, warp_resident : of such a block; blocks that a multiprocessor holds
+    matrix_channels, matrix_keys, matrix_resident_warps : on tensor cores: channels of a warp, 0 for
+        no such kernel; keys of a tile; warps that a multiprocessor is to hold
     """
 
     threads: int = 256
@@ -42,3 +44,6 @@ class DecodeAttentionTuning:
     warp_sums: int = 32
     warp_threads: int = 256
     warp_resident: int = 2
+    matrix_channels: int = 0
+    matrix_keys: int = 16
+    matrix_resident_warps: int = 16

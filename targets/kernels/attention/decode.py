@@ -18,16 +18,22 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.split_attention import SplitArguments, SplitAttention
 from gemma4_compile.operators.tir import OneRow, bind, function, i32, materialize, when
 from gemma4_compile.operators.types import Expr, Index
+from gemma4_compile.targets.kernels.attention.column_norms import ColumnNorms
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
 from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape, decode_shape
+from gemma4_compile.targets.kernels.attention.tensor_core_decode import TensorCoreBlock
+from gemma4_compile.targets.kernels.attention.tensor_core_decode_shape import (
+    TensorCoreDecodeShape,
+    tensor_core_decode_shape,
+)
 from gemma4_compile.targets.kernels.attention.warp_block import WarpBlock
 from gemma4_compile.targets.kernels.attention.warp_shape import (
     FEWEST_JOINT,
     WarpShape,
     warp_shape,
 )
-from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident, shared
+from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -42,10 +48,12 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
     of the scores, scores and weights; a new key and value. Reference: `SplitAttention.definition`.
     """
     threads_share = decode_shape(operator, spec)
-    warps = warp_shape(operator, spec)
+    warps, matrices = warp_shape(operator, spec), tensor_core_decode_shape(operator, spec)
     with function(scheduled=True) as build:
         args = operator.declare(build)
-        if warps is None:
+        if matrices is not None:
+            _attend(operator, spec, args, matrices)
+        elif warps is None:
             _attend(operator, spec, args, threads_share)
         elif warps.rows <= FEWEST_JOINT:
             _attend(operator, spec, args, warps)
@@ -62,10 +70,10 @@ def _attend(
     operator: SplitAttention,
     spec: TargetSpec,
     args: SplitArguments,
-    shape: DecodeShape | WarpShape,
+    shape: DecodeShape | WarpShape | TensorCoreDecodeShape,
 ) -> None:
     """Launch the kernel of a shape."""
-    owns, held = operator.owns_kv, shape.resident if isinstance(shape, WarpShape) else 0
+    owns, held = operator.owns_kv, 0 if isinstance(shape, DecodeShape) else shape.resident
     slices = operator.heads // operator.kv_heads // shape.heads  # that share a KV head
     parts = operator.heads // shape.heads
     grid = operator.splits, parts * args.n if operator.is_joint else parts
@@ -90,16 +98,21 @@ def _attend(
         begin, end = (materialize(bound) for bound in bounds)
         g, first = bind(tirx.floordiv(part, slices)), bind(part * shape.heads)
         block = Block(thread, shape.threads, spec.simd_width)
-        attention: DecodeBlock | WarpBlock
-        if isinstance(shape, WarpShape):
+        attention: DecodeBlock | WarpBlock | TensorCoreBlock
+        if isinstance(shape, TensorCoreDecodeShape):
+            attention = TensorCoreBlock(operator, shape, args, block)
+        elif isinstance(shape, WarpShape):
             attention = WarpBlock(operator, shape, args, block)
         else:
             attention = DecodeBlock(operator, shape, args, block)
         if owns:
-            new = (operator.head_dim,), operator.cache_dtype
-            attention.new = shared(*new), shared(*new)
+            attention.make_new()
         last = materialize(tirx.max(tirx.min(end, position) - 1, 0)) if owns else end - 1
-        norms = None if step is None else DecodeNorms(operator, attention, step, i)
+        norms: DecodeNorms | ColumnNorms | None = None
+        if step is not None and isinstance(shape, TensorCoreDecodeShape):
+            norms = ColumnNorms(operator, attention, step, i)
+        elif step is not None:
+            norms = DecodeNorms(operator, attention, step, i)
         with T.If(begin < end):
             with T.Then():
                 attention.load_keys(begin, last, g)

@@ -97,13 +97,7 @@ class DecodeNorms:
 
     def _column(self, row: Expr, first: Expr, g: Expr) -> Expr:
         """The first vector of a row in qkv."""
-        size = self.vectors.size
-        column = (first + row) * (self.operator.head_dim // size)
-        if not self.operator.owns_kv:
-            return column
-        k_column, v_column = (tirx.floordiv(c, size) for c in self.operator.columns.of_kv(g))
-        column = tirx.Select(row == self.heads, k_column, column)
-        return tirx.Select(row > self.heads, v_column, column)
+        return first_vector(self.operator, self.block, row, first, g)
 
     def _load(
         self, iteration: int, row: Expr, place: Expr, column: Expr, i: Index, step: Expr
@@ -133,10 +127,30 @@ class DecodeNorms:
         return tree([self.squares[first + lane] for lane in range(self.lanes)], add)
 
     def _write(self, row: Expr, place: Expr, value: Expr) -> None:
-        vectors, block = self.vectors, self.block
-        with when(row < self.heads):
-            store(block.query, value, row, vectors.at(block.query_place(place)))
-        for index, new in enumerate(block.new or ()):
-            with when(row == self.heads + index):
-                rounded = vectors.cast(value, self.operator.cache_dtype)
-                store(new, rounded, vectors.at(place))
+        write_row(self.operator, self.block, row, place, value)
+
+
+def first_vector(
+    operator: SplitAttention, block: SplitBlock, row: Expr, first: Expr, g: Expr
+) -> Expr:
+    """The first vector in qkv of a row of the block: of its heads, or of the new key or value."""
+    size, heads = block.vectors.size, block.division.heads
+    column = (first + row) * (operator.head_dim // size)
+    if not operator.owns_kv:
+        return column
+    k_column, v_column = (tirx.floordiv(c, size) for c in operator.columns.of_kv(g))
+    column = tirx.Select(row == heads, k_column, column)
+    return tirx.Select(row > heads, v_column, column)
+
+
+def write_row(
+    operator: SplitAttention, block: SplitBlock, row: Expr, place: Expr, value: Expr
+) -> None:
+    """Write a vector of a row to the block's shared memory."""
+    vectors, heads = block.vectors, block.division.heads
+    with when(row < heads):
+        store(block.query, value, row, vectors.at(block.query_place(place)))
+    for index, new in enumerate(block.new or ()):
+        with when(row == heads + index):
+            rounded = vectors.cast(value, operator.cache_dtype)
+            store(new, rounded, block.new_place(place))

@@ -12,6 +12,7 @@ from gemma4_compile.operators.split_attention import SplitArguments, SplitAttent
 from gemma4_compile.operators.tir import bind, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape
+from gemma4_compile.targets.kernels.attention.tensor_core_decode_shape import TensorCoreDecodeShape
 from gemma4_compile.targets.kernels.attention.warp_shape import WarpShape
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, shared, strided, zero
 
@@ -22,7 +23,7 @@ class SplitBlock:
     def __init__(
         self,
         operator: SplitAttention,
-        shape: DecodeShape | WarpShape,
+        shape: DecodeShape | WarpShape | TensorCoreDecodeShape,
         args: SplitArguments,
         block: Block,
     ) -> None:
@@ -32,6 +33,17 @@ class SplitBlock:
         self.division = shape
         self.query = shared((shape.heads, shape.query_width))
         self.new: tuple[Buffer, Buffer] | None = None
+
+    def make_new(self) -> None:
+        """Ask for shared memory for a new key and value."""
+        self.new = self._new(), self._new()
+
+    def _new(self) -> Buffer:
+        return shared((self.operator.head_dim,), self.operator.cache_dtype)
+
+    def new_place(self, vector: Expr) -> Index:
+        """Where a vector of the new key or value lies in the memory of it."""
+        return self.vectors.at(vector)
 
     def pad_query(self) -> None:
         """Write the zeros after the query heads."""
@@ -81,9 +93,9 @@ class SplitBlock:
         """Write the new position's key and value to the caches, in the block that is to."""
         slot = materialize(self.operator.cache.row(position))
         with when(is_writer & (self.thread < self.division.columns)):
-            place = self.vectors.at(self.thread)
+            own, place = self.new_place(self.thread), self.vectors.at(self.thread)
             for new, target in zip(self.new or (), (self.key, self.value), strict=True):
-                store(target, new[place], slot, g, place)
+                store(target, new[own], slot, g, place)
 
     def _place_of(self, split: Expr, query: Expr) -> tuple[Expr, ...]:
         """Place of the results of a split and of a query of the launch."""

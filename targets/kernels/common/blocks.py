@@ -126,12 +126,12 @@ def max_over_neighbours(value: Expr, count: int) -> Expr:
     return bind(top.value)
 
 
-def from_lane(value: Expr, lane: int) -> Expr:
+def from_lane(value: Expr, lane: Index) -> Expr:
     """The float32 of one thread of a warp; each of its threads gets it."""
     return _from_thread("that", value, lane)
 
 
-def _from_thread(where: str, value: Expr, number: int) -> Expr:
+def _from_thread(where: str, value: Expr, number: Index) -> Expr:
     """The value of the thread `number` further down a subgroup, or of the one of that number."""
     shuffle = T.tvm_warp_shuffle_down if where == "down" else T.tvm_warp_shuffle
     return shuffle(T.tvm_warp_activemask(), value, number, WARP, WARP)

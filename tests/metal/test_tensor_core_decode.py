@@ -1,0 +1,65 @@
+"""Attention of one position on tensor cores against its definition, on an emulated device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tvm
+
+from gemma4_compile.operators.rows import ONE, Joint
+from gemma4_compile.operators.split_attention import SplitAttention
+from gemma4_compile.targets.kernels.attention.tensor_core_decode_shape import (
+    tensor_core_decode_shape,
+)
+from gemma4_compile.targets.spec import TargetSpec
+from tests.marks import slow_unless
+from tests.metal import emulator
+from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.test_mistakes import BARRIER, other, without
+from tests.numerics.attention.test_attention_kernels import decode
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
+
+
+def spec_of(channels: int, keys: int) -> TargetSpec:
+    """CUDA's kernels with warps of so many channels and tiles of so many keys."""
+    tuning = emulator.TENSOR_CORES.tuning
+    matrices = replace(tuning.decode_attention, matrix_channels=channels, matrix_keys=keys)
+    tuning = replace(tuning, decode_attention=matrices)
+    return replace(emulator.TENSOR_CORES, tuning=tuning)
+
+
+SHAPES = {
+    "two heads": (decode(4, 2, 256, 40, 3, 16), spec_of(64, 16)),
+    "eight heads": (decode(8, 1, 512, None, 2, 8, value_is_key=True), spec_of(128, 16)),
+    "sixteen heads": (decode(16, 1, 256, 33, 2, 1), spec_of(128, 32)),
+    "groups of three": (decode(3, 1, 256, 70, 2, 8, owns_kv=False), spec_of(64, 32)),
+    "queries that are ready": (
+        SplitAttention(ONE, 6, 2, 256, 70, "float16", 100, splits=3, grain=8),
+        spec_of(128, 16),
+    ),
+}
+QUICK = "two heads"
+ROWS = ((0, 2), (39, 3), (200, 2))
+"""Positions before the first row's, and rows."""
+
+
+def cases_of(name: str) -> list[KernelCase]:
+    """Rows of several sequences."""
+    operator, spec = SHAPES[name]
+    operator = replace(operator, rows=Joint(9))
+    assert tensor_core_decode_shape(operator, spec) is not None
+    return [make_case(operator, before, before, rows) for before, rows in ROWS]
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == QUICK, SHAPES))
+def test_warps_with_channels_of_their_own(
+    name: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    cases, spec = cases_of(name), SHAPES[name][1]
+    library = link_cases(cases, spec, tmp_path)
+    with emulator.memory_of_cuda():
+        emulated = EmulatedCases.load(cases, metal_device, library)
+        for order in ORDERS:
+            emulated.check(order)
