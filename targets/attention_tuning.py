@@ -20,13 +20,13 @@ class DecodeAttentionTuning:
     split_channels : channels of keys that a split has at least, and in multiples of
     joint_splits, joint_blocks, joint_grains : where rows are of several sequences: splits and
         splits times KV heads, at most, and times `split_channels` that a full layer's split has a
-        multiple of; 0 splits: as for one sequence
+        multiple of, of more than eight query heads; 0 splits: as for one sequence
     warp_keys : keys of 256 channels that a warp has under way, where each goes over keys of its
         own, as of rows of several sequences; 0: the block's threads share their keys
     warp_sums : sums of a lane of such a warp, at most: channels of query heads
     warp_threads, warp_resident : of such a block; blocks that a multiprocessor holds
-    matrix_channels, matrix_keys, matrix_resident_warps : on tensor cores: channels of a warp, 0 for
-        no such kernel; keys of a tile; warps that a multiprocessor is to hold
+    matrix_head_dim : channels of heads from which on rows of several sequences have the block of
+        kernels/attention/tensor_core_decode.py; 0: none
     """
 
     threads: int = 256
@@ -44,6 +44,4 @@ class DecodeAttentionTuning:
     warp_sums: int = 32
     warp_threads: int = 256
     warp_resident: int = 2
-    matrix_channels: int = 0
-    matrix_keys: int = 16
-    matrix_resident_warps: int = 16
+    matrix_head_dim: int = 0

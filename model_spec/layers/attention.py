@@ -38,6 +38,8 @@ from gemma4_compile.operators.rows import (
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.operators.types import Index
 
+FEW_HEADS = 8  # query heads, one or two blocks a row and split
+
 
 @dataclass(frozen=True)
 class JointSplits:
@@ -50,7 +52,7 @@ class JointSplits:
     ----------
     splits : at most
     max_blocks : splits times KV heads, at most
-    grains : that a full layer's split has a multiple of, in place of one
+    grains : that a full layer's split has a multiple of, in place of one, with many query heads
     """
 
     splits: int
@@ -94,9 +96,9 @@ class AttentionOptions:
     def grain(self, plan: LayerPlan, rows: Rows = ONE) -> int:
         """Keys that a split has a multiple of."""
         grain = self.grain_of(plan.head_dim)
-        if self.joint is None or plan.window is not None or not isinstance(rows, Joint):
-            return grain
-        return grain * self.joint.grains
+        is_many = plan.window is None and plan.num_attention_heads > FEW_HEADS
+        is_longer = is_many and isinstance(rows, Joint)
+        return grain * self.joint.grains if self.joint and is_longer else grain
 
     def splits_of(self, window: int | None, kv_heads: int, head_dim: int) -> int:
         """Splits by what they hang on; `window` is None for full attention."""

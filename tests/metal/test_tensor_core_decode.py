@@ -22,23 +22,20 @@ from tests.numerics.attention.test_attention_kernels import decode
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
 
 
-def spec_of(channels: int, keys: int) -> TargetSpec:
-    """CUDA's kernels with warps of so many channels and tiles of so many keys."""
+def make_spec() -> TargetSpec:
+    """CUDA's kernels with tensor cores for heads of any size that they take."""
     tuning = emulator.TENSOR_CORES.tuning
-    matrices = replace(tuning.decode_attention, matrix_channels=channels, matrix_keys=keys)
-    tuning = replace(tuning, decode_attention=matrices)
-    return replace(emulator.TENSOR_CORES, tuning=tuning)
+    matrices = replace(tuning.decode_attention, matrix_head_dim=256)
+    return replace(emulator.TENSOR_CORES, tuning=replace(tuning, decode_attention=matrices))
 
 
+SPEC = make_spec()
 SHAPES = {
-    "two heads": (decode(4, 2, 256, 40, 3, 16), spec_of(64, 16)),
-    "eight heads": (decode(8, 1, 512, None, 2, 8, value_is_key=True), spec_of(128, 16)),
-    "sixteen heads": (decode(16, 1, 256, 33, 2, 1), spec_of(128, 32)),
-    "groups of three": (decode(3, 1, 256, 70, 2, 8, owns_kv=False), spec_of(64, 32)),
-    "queries that are ready": (
-        SplitAttention(ONE, 6, 2, 256, 70, "float16", 100, splits=3, grain=8),
-        spec_of(128, 16),
-    ),
+    "two heads": decode(4, 2, 256, 40, 3, 16),
+    "eight heads": decode(8, 1, 512, None, 2, 8, value_is_key=True),
+    "sixteen heads": decode(16, 1, 256, 33, 2, 1),
+    "groups of three": decode(3, 1, 256, 70, 2, 8, owns_kv=False),
+    "queries that are ready": SplitAttention(ONE, 6, 2, 256, 70, "float16", 100, splits=3, grain=8),
 }
 QUICK = "two heads"
 ROWS = ((0, 2), (39, 3), (200, 2))
@@ -47,9 +44,8 @@ ROWS = ((0, 2), (39, 3), (200, 2))
 
 def cases_of(name: str) -> list[KernelCase]:
     """Rows of several sequences."""
-    operator, spec = SHAPES[name]
-    operator = replace(operator, rows=Joint(9))
-    assert tensor_core_decode_shape(operator, spec) is not None
+    operator = replace(SHAPES[name], rows=Joint(9))
+    assert tensor_core_decode_shape(operator, SPEC) is not None
     return [make_case(operator, before, before, rows) for before, rows in ROWS]
 
 
@@ -57,9 +53,28 @@ def cases_of(name: str) -> list[KernelCase]:
 def test_warps_with_channels_of_their_own(
     name: str, metal_device: tvm.runtime.Device, tmp_path: Path
 ) -> None:
-    cases, spec = cases_of(name), SHAPES[name][1]
-    library = link_cases(cases, spec, tmp_path)
+    cases = cases_of(name)
+    library = link_cases(cases, SPEC, tmp_path)
     with emulator.memory_of_cuda():
         emulated = EmulatedCases.load(cases, metal_device, library)
         for order in ORDERS:
             emulated.check(order)
+
+
+MISTAKES = {
+    "no barrier after the squares": without(BARRIER, 0),
+    "no barrier after the queries": without(BARRIER, 1),
+    "no barrier after the scores' parts": without(BARRIER, 2),
+    "a new key that is not put in": other(r" == v\[0\]\)", " == -1)"),
+    "a top of one lane": other(r"simd_shuffle_xor\(\w+\[0\], \(ushort\)2\)", "0.0f"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found(name: str, metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
+    cases = cases_of(QUICK)
+    library = link_cases(cases, SPEC, tmp_path)
+    with emulator.mistake(MISTAKES[name]), emulator.memory_of_cuda():
+        emulated = EmulatedCases.load(cases, metal_device, library)
+        assert any(differences(cases, emulated.run(order)) for order in ORDERS)

@@ -14,7 +14,15 @@ from gemma4_compile.operators.tir import LocalVar, bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.attention.decode_norms import first_vector, write_row
 from gemma4_compile.targets.kernels.attention.split_block import SplitBlock
-from gemma4_compile.targets.kernels.common.blocks import WARP, add, barrier, local, shared, tree, zero
+from gemma4_compile.targets.kernels.common.blocks import (
+    WARP,
+    add,
+    barrier,
+    local,
+    shared,
+    tree,
+    zero,
+)
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 
 
@@ -30,7 +38,8 @@ class ColumnNorms:
         self.operator, self.block, self.step, self._row = operator, block, step, row
         assert block.args.q_norm is not None, "a norm has a weight"
         assert block.args.rotary is not None, "and a rotation"
-        self.q_norm, self.k_norm, self.rotary = block.args.q_norm, block.args.k_norm, block.args.rotary
+        self.q_norm, self.k_norm = block.args.q_norm, block.args.k_norm
+        self.rotary = block.args.rotary
         self.vectors, self.heads = block.vectors, block.division.heads
         self.rows = self.heads + (2 if operator.owns_kv else 0)
         self.pairs = operator.head_dim // 2 // self.vectors.size  # of vectors
@@ -51,7 +60,8 @@ class ColumnNorms:
         column, group = bind(tirx.floormod(thread, pairs)), bind(tirx.floordiv(thread, pairs))
         rows = [bind(group + index * self.at_once) for index in range(self.rounds)]
         for index, row in enumerate(rows):
-            source = bind(first_vector(self.operator, self.block, tirx.min(row, self.rows - 1), first, g))
+            number = tirx.min(row, self.rows - 1)
+            source = bind(first_vector(self.operator, self.block, number, first, g))
             for half in range(2):
                 value = self.block.args.q[self._row, vectors.at(source + column + half * pairs)]
                 store(self.values, value, vectors.at(index * 2 + half))
@@ -84,8 +94,9 @@ class ColumnNorms:
         mean = tree(shares, add) / f32(self.operator.head_dim)
         inverse = LocalVar("float32", tirx.rsqrt(mean + f32(self.operator.head.eps)))
         weights, angles = self._weights_of(index, row, column)
+        factor = vectors.splat(inverse.value)
         low, high = (
-            bind(self.values[vectors.at(index * 2 + half)] * vectors.splat(inverse.value) * weights[vectors.at(half)])
+            bind(self.values[vectors.at(index * 2 + half)] * factor * weights[vectors.at(half)])
             for half in range(2)
         )
         cos, sin = (bind(angles[vectors.at(half)]) for half in range(2))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import TypeAlias
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -35,6 +36,8 @@ from gemma4_compile.targets.kernels.attention.warp_shape import (
 )
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident
 from gemma4_compile.targets.spec import TargetSpec
+
+Shape: TypeAlias = DecodeShape | WarpShape | TensorCoreDecodeShape
 
 
 def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.PrimFunc:
@@ -70,7 +73,7 @@ def _attend(
     operator: SplitAttention,
     spec: TargetSpec,
     args: SplitArguments,
-    shape: DecodeShape | WarpShape | TensorCoreDecodeShape,
+    shape: Shape,
 ) -> None:
     """Launch the kernel of a shape."""
     owns, held = operator.owns_kv, 0 if isinstance(shape, DecodeShape) else shape.resident

@@ -67,7 +67,11 @@ class TensorCoreBlock(SplitBlock):
     """
 
     def __init__(
-        self, operator: SplitAttention, shape: TensorCoreDecodeShape, args: SplitArguments, block: Block
+        self,
+        operator: SplitAttention,
+        shape: TensorCoreDecodeShape,
+        args: SplitArguments,
+        block: Block,
     ) -> None:
         super().__init__(operator, shape, args, block)
         self.shape = shape
@@ -97,6 +101,7 @@ class TensorCoreBlock(SplitBlock):
         return shared((self.operator.head_dim // size,), f"{self.operator.cache_dtype}x{size}")
 
     def new_place(self, vector: Expr) -> Index:
+        """An element of that memory is a vector, at a multiple of its size."""
         return vector
 
     # --- Loads ---
@@ -239,7 +244,8 @@ class TensorCoreBlock(SplitBlock):
             for piece in range(self.value_pieces):
                 for word in range(PIECE_WORDS):
                     at = [
-                        ((sixteen * LANE_KEYS + key) * self.value_pieces + piece) * PIECE_WORDS + word
+                        ((sixteen * LANE_KEYS + key) * self.value_pieces + piece) * PIECE_WORDS
+                        + word
                         for key in range(LANE_KEYS)
                     ]
                     for half in range(2):
@@ -305,7 +311,9 @@ class TensorCoreBlock(SplitBlock):
                 for piece in range(self.value_pieces):
                     for word in range(PIECE_WORDS):
                         at = (piece * PIECE_WORDS + word) * SUMS + half
-                        store(words, packed(self.total[at] * share, self.total[at + 2] * share), word)
+                        store(
+                            words, packed(self.total[at] * share, self.total[at + 2] * share), word
+                        )
                     place = (*self._place_of(split, first + head), self._value_channel(piece))
                     copy_piece(address(o_partial, *place), address(words, 0))
         with when((self.thread < heads * LANES) & (self.pair == 0)):

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.targets.kernels.common.blocks import WARP
 from gemma4_compile.targets.kernels.common.vectors import Vectors
-from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE, K, N
+from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE, N
 from gemma4_compile.targets.spec import TargetSpec
 
 LANES = 4  # that have the scores of one head
 KEY_CHANNELS = LANES * PIECE  # of eight keys, which a warp reads at once
 VALUE_CHANNELS = WARP // LANES * PIECE  # of four keys' values
 QUAD = 4
+
+# Measured on an H200: docs/reports/performance.md, "Attention of several sequences".
+CHANNELS, KEYS = 64, 16
+RESIDENT_WARPS = 16  # that registers are left for
 
 
 @dataclass(frozen=True)
@@ -65,21 +69,12 @@ def tensor_core_decode_shape(
     operator: SplitAttention, spec: TargetSpec
 ) -> TensorCoreDecodeShape | None:
     """The shape; None where the target or such rows have no such kernel."""
-    tuning = spec.tuning.decode_attention
-    group = operator.heads // operator.kv_heads
-    channels = tuning.matrix_channels
-    is_fit = (
-        spec.tensor_cores
-        and channels > 0
-        and operator.cache_dtype == "float16"
-        and operator.head_dim % channels == 0
-        and operator.head_dim // 2 // QUAD % WARP == 0
-        and operator.part.is_whole
-        and operator.is_joint
-    )
-    if not is_fit:
+    least, dim = spec.tuning.decode_attention.matrix_head_dim, operator.head_dim
+    # A row's norm is of whole warps, of which each thread has a vector of either half.
+    fits = 0 < least <= dim and dim % CHANNELS == 0 and dim % (2 * QUAD * WARP) == 0
+    is_of_cache = operator.cache_dtype == "float16" and operator.part.is_whole
+    if not (spec.tensor_cores and fits and is_of_cache and operator.is_joint):
         return None
+    group, warps = operator.heads // operator.kv_heads, dim // CHANNELS
     heads = next(n for n in range(min(group, N), 0, -1) if group % n == 0)
-    warps = operator.head_dim // channels
-    resident = max(1, tuning.matrix_resident_warps // warps)
-    return TensorCoreDecodeShape(heads, warps, channels, tuning.matrix_keys, resident)
+    return TensorCoreDecodeShape(heads, warps, CHANNELS, KEYS, max(1, RESIDENT_WARPS // warps))

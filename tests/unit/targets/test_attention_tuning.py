@@ -9,6 +9,9 @@ import pytest
 from gemma4_compile.operators.rows import ONE, Joint
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.attention.tensor_core_decode_shape import (
+    tensor_core_decode_shape,
+)
 from gemma4_compile.targets.kernels.attention.warp_shape import warp_shape
 
 CUDA = target_spec("cuda")
@@ -51,3 +54,32 @@ def test_other_heads_share_their_keys_among_threads(operator: SplitAttention) ->
 def test_other_targets_do_as_they_did() -> None:
     for target, limits in (("webgpu", "h200"), ("metal", "default")):
         assert warp_shape(replace(SLIDING, rows=Joint(9)), target_spec(target, limits)) is None
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "own"), [(8, 1, 8), (16, 1, 8), (32, 4, 8), (8, 2, 4), (12, 2, 6)]
+)
+def test_query_heads_of_a_full_layer_are_rows_of_a_product(
+    heads: int, kv_heads: int, own: int
+) -> None:
+    operator = replace(FULL, heads=heads, kv_heads=kv_heads, rows=Joint(9))
+    shape = tensor_core_decode_shape(operator, CUDA)
+
+    assert shape is not None
+    assert (shape.heads, shape.warps, shape.threads, shape.resident) == (own, 8, 256, 2)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        FULL,  # of one position
+        replace(SLIDING, rows=Joint(9)),  # as fast, and slower of few rows
+        replace(FULL, rows=Joint(9), cache_dtype="float32"),
+        replace(FULL, rows=Joint(9), head_dim=576),
+    ],
+)
+def test_other_attention_has_no_tensor_cores(operator: SplitAttention) -> None:
+    assert tensor_core_decode_shape(operator, CUDA) is None
+    for target, limits in (("webgpu", "h200"), ("metal", "default")):
+        full = replace(FULL, rows=Joint(9))
+        assert tensor_core_decode_shape(full, target_spec(target, limits)) is None

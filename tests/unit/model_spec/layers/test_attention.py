@@ -67,13 +67,17 @@ def test_there_is_always_a_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "sliding", "full"),
-    [("gemma-4-E2B-it", 8, 32), ("gemma-4-26B-A4B-it", 8, 32), ("gemma-4-31B-it", 4, 16)],
+    ("preset", "sliding", "full", "grain"),
+    [
+        ("gemma-4-E2B-it", 8, 32, 32),  # whose full layers have a block a row and split
+        ("gemma-4-26B-A4B-it", 8, 32, 64),
+        ("gemma-4-31B-it", 4, 16, 64),
+    ],
 )
 def test_rows_of_several_sequences_have_fewer_and_longer_splits(
-    preset: str, sliding: int, full: int
+    preset: str, sliding: int, full: int, grain: int
 ) -> None:
-    kinds = {AttentionKind.SLIDING: (sliding, 64), AttentionKind.FULL: (full, 64)}
+    kinds = {AttentionKind.SLIDING: (sliding, 64), AttentionKind.FULL: (full, grain)}
     joint, rows = replace(OPTIONS, joint=JointSplits(32, 64, 2)), Joint(9)
     for kind, expected in kinds.items():
         plan = plan_of(preset, kind)
