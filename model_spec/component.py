@@ -38,6 +38,7 @@ class ExportOptions:
     probe : return the residual stream of the last position after every layer, too
     package : names the package in checkpoints of the KV state
     softmax_blocks : blocks of the softmax over the vocabulary
+    draws_by_masses : tokens of rows are drawn by exact masses
     image_rows : blocks of a picture, at most, for which memory is planned
     client_blocks : across and down of the stock client's picture
     pads_pictures : the client gives each picture as many rows, whatever its grid
@@ -56,6 +57,7 @@ class ExportOptions:
     probe: bool = False
     package: str = ""
     softmax_blocks: int = 64
+    draws_by_masses: bool = False
     image_rows: int = DEFAULT_BUDGET
     client_blocks: tuple[int, int] = CLIENT_BLOCKS
     pads_pictures: bool = False

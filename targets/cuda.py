@@ -43,6 +43,7 @@ DEFAULT = TargetSpec(
     max_grid_dim=65_535,
     max_grid_x=2**31 - 1,
     simd_width=32,
+    adds_atomically=True,
     tensor_cores=True,
     warpgroups=True,
     has_older_images=True,

@@ -8,12 +8,12 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext, module_pass
 
-from gemma4_compile.targets import cuda_tensor_cores, cuda_warpgroups
+from gemma4_compile.targets import cuda_counts, cuda_tensor_cores, cuda_warpgroups
 from gemma4_compile.targets.kernels.common.builtins import DOT4, EXCHANGE, NEAREST
 
 CUDA_DOT4 = "__dp4a"
 CUDA_EXCHANGE, CUDA_NEAREST = "__shfl_xor_sync", "rintf"
-SOURCES = {**cuda_tensor_cores.SOURCES, **cuda_warpgroups.SOURCES}
+SOURCES = {**cuda_tensor_cores.SOURCES, **cuda_warpgroups.SOURCES, **cuda_counts.SOURCES}
 EXTERN_CALLS = [tvm.ir.Op.get(f"tirx.call_{kind}extern") for kind in ("", "pure_")]
 
 

@@ -102,6 +102,7 @@ def decoder_options(
         probe=probe,
         package=package,
         softmax_blocks=SOFTMAX_BLOCKS,
+        draws_by_masses=target.adds_atomically,
         pads_pictures=target.pads_pictures,
         pads_texts=is_of_pages(target.device),
         joins_sequences=target.joins_sequences,

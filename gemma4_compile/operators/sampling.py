@@ -105,16 +105,22 @@ class SoftmaxPartials(VocabularyOperator):
             logits = build.arg("logits", (1, n, self.vocab), "float32")
             temperature = build.arg("temperature", (1,), "float32")
             partials = build.arg("partials", (n, self.blocks, 2), "float32")
-            with T.serial(0, n) as i, T.serial(0, self.blocks) as b:
-                end = bind(tirx.min((b + 1) * self.run, self.vocab))
-                highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", f32(0.0))
-                with T.serial(b * self.run, end) as v:
-                    highest.set(tirx.max(highest.value, logits[0, i, v]))
-                with T.serial(b * self.run, end) as v:
-                    total.add(weight_of(logits[0, i, v], highest.value, temperature[0]))
-                store(partials, highest.value, i, b, 0)
-                store(partials, total.value, i, b, 1)
+            self.define_partials(n, logits, temperature, partials)
         return build.result
+
+    def define_partials(
+        self, n: Index, logits: Buffer, temperature: Buffer, partials: Buffer
+    ) -> None:
+        """Write the partials of n rows."""
+        with T.serial(0, n) as i, T.serial(0, self.blocks) as b:
+            end = bind(tirx.min((b + 1) * self.run, self.vocab))
+            highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", f32(0.0))
+            with T.serial(b * self.run, end) as v:
+                highest.set(tirx.max(highest.value, logits[0, i, v]))
+            with T.serial(b * self.run, end) as v:
+                total.add(weight_of(logits[0, i, v], highest.value, temperature[0]))
+            store(partials, highest.value, i, b, 0)
+            store(partials, total.value, i, b, 1)
 
 
 @dataclass(frozen=True)
@@ -253,10 +259,10 @@ class SampleTopP(VocabularyOperator):
             top_p = build.arg("top_p", (1,), "float32")
             token = build.arg("token", (n,), "int32")
             with T.serial(0, n) as i:
-                store(token, self._draw(probs, i, uniform[i], top_p[0]), i)
+                store(token, self.draw(probs, i, uniform[i], top_p[0]), i)
         return build.result
 
-    def _draw(self, probs: Buffer, i: Expr, uniform: Expr, top_p: Expr) -> Expr:
+    def draw(self, probs: Buffer, i: Expr, uniform: Expr, top_p: Expr) -> Expr:
         """The token of row i, with sums in float64."""
         f64, none = "float64", tirx.const(0.0, "float64")
 

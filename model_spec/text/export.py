@@ -130,7 +130,8 @@ def export_decoder(decoder: Gemma4ForCausalLM) -> Exported:
     joins_rows = joins and options.joins_rows
     spec = _decoder_spec(config, joins=joins, joins_rows=joins_rows)
     module, parameters = decoder.export_tvm(spec)
-    sampler = SamplerModule(config.vocab_size, SamplerOptions(options.softmax_blocks))
+    drawn = SamplerOptions(options.softmax_blocks, options.draws_by_masses)
+    sampler = SamplerModule(config.vocab_size, drawn)
     draws_rows = has_drafter or joins
     helpers, _ = sampler.export_tvm(_sampler_spec(config.vocab_size, with_rows=draws_rows))
     module.update(helpers)

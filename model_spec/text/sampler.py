@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.base import emit, emit_inplace
+from gemma4_compile.operators.draws import BINS, DrawPartials, DrawProbs, DrawTopP
 from gemma4_compile.operators.rows import CHUNK, ONE, Rows
 from gemma4_compile.operators.sampling import (
     Bitmask,
@@ -20,9 +21,16 @@ from gemma4_compile.operators.sampling import (
 
 @dataclass(frozen=True)
 class SamplerOptions:
-    """Division of the vocabulary: `softmax_blocks` runs for the softmax."""
+    """How a token is drawn.
+
+    Attributes
+    ----------
+    softmax_blocks : runs of the vocabulary for the softmax
+    by_masses : `draw_rows` adds up exact masses, for which blocks count in shared memory
+    """
 
     softmax_blocks: int
+    by_masses: bool = False
 
 
 class SamplerModule(nn.Module):
@@ -82,9 +90,27 @@ class SamplerModule(nn.Module):
         (1, n, vocab) f32, (1,) f32, (n,) f32 and (1,) f32 -> (n,) int32, as
         `softmax_with_temperature` and `sample_with_top_p` draw one.
         """
+        if self.options.by_masses:
+            return self._draw_by_masses(logits, temperature, uniform, top_p)
         probs = self._softmax(logits, temperature, CHUNK)
         flat = nn.op.reshape(probs, (logits.shape[1], self.vocab))
         return self._sample(flat, uniform, top_p, CHUNK)
+
+    def _draw_by_masses(
+        self, logits: nn.Tensor, temperature: nn.Tensor, uniform: nn.Tensor, top_p: nn.Tensor
+    ) -> nn.Tensor:
+        vocab, blocks, n = self.vocab, self.options.softmax_blocks, logits.shape[1]
+        partial, draw = DrawPartials(vocab, blocks, CHUNK), DrawTopP(vocab)
+        args = [logits, temperature]
+        partials, zeros = emit(partial, args, partial.results_of(n))
+        masses, probs = emit_inplace(
+            DrawProbs(vocab, blocks),
+            [*args, partials, zeros],
+            [3, -1],
+            [((n, BINS), "int64"), ((n, vocab), "float32")],
+        )
+        found = emit(draw.bin, [probs, masses, top_p], draw.bin.results_of(n))
+        return emit(draw, [probs, masses, top_p, *found, uniform], [((n,), "int32")])[0]
 
     def apply_logit_bias_inplace(
         self, logits: nn.Tensor, pos2seq: nn.Tensor, token_ids: nn.Tensor, bias: nn.Tensor

@@ -75,7 +75,14 @@ from gemma4_compile.targets.kernels.moe import (
     router,
 )
 from gemma4_compile.targets.kernels.norms import altup, norms, pooling
-from gemma4_compile.targets.kernels.sampling import logits, softmax, top_p, top_p_histogram
+from gemma4_compile.targets.kernels.sampling import (
+    draw_token,
+    draws,
+    logits,
+    softmax,
+    top_p,
+    top_p_histogram,
+)
 from gemma4_compile.targets.kernels.tiles.tensor_operations import takes_layout
 from gemma4_compile.targets.kernels.vision import patches as vision_patches
 from gemma4_compile.targets.kernels.vision import picture, unified
@@ -138,6 +145,10 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "softmax_probs": softmax.make_softmax_probs,
     "top_p_histogram": top_p_histogram.make_top_p_histogram,
     "sample_top_p": top_p.make_sample_top_p,
+    "draw_partials": softmax.make_softmax_partials,
+    "draw_probs": draws.make_draw_probs,
+    "top_p_bin": draws.make_top_p_bin,
+    "draw_top_p": draw_token.make_draw_top_p,
     "best_token_partials": drafting.make_best_token_partials,
     "best_token": drafting.make_best_token,
     "cluster_tokens": drafting.make_cluster_tokens,

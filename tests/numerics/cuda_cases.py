@@ -12,6 +12,7 @@ import numpy as np
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.draws import DrawPartials, DrawTopP, TopPBin
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import (
     PermuteByExpert,
@@ -20,6 +21,7 @@ from gemma4_compile.operators.moe import (
 )
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Routed
+from gemma4_compile.operators.rows import CHUNK as ANY
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import FLOAT, INT8
@@ -125,6 +127,8 @@ def _whole_vocabulary() -> Group:
     cases = [make_case(operator, seed) for seed, operator in enumerate(routed)]
     sample = make_case(SampleTopP(262_144), 0)
     cases += [sample, make_case(TopPHistogram(262_144), 1)]
+    cases += [make_case(DrawPartials(262_144, 64, ANY), 2)]
+    cases += [make_case(operator(262_144), 2) for operator in (TopPBin, DrawTopP)]
     flat = np.zeros(262_144)
     spread = (test_kernels.deviating(14.0), test_kernels.deviating(0.02), flat)
     for logits in (*spread, test_kernels.one_of_many()):

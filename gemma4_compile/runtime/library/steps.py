@@ -40,6 +40,9 @@ class PlainSteps:
         self._softmax = library.compiled_function(abi.SOFTMAX)
         self._sort = library.compiled_function(abi.ARGSORT)
         self._sample = library.compiled_function(abi.SAMPLE_TOP_P)
+        self._draw_rows = None
+        if device.kind.records_graphs and library.has(abi.DRAW_ROWS):  # there it is the fastest
+            self._draw_rows = library.compiled_function(abi.DRAW_ROWS)
         self._state = state
         self._params = params
         self._flat = (1, vocab_size)
@@ -78,6 +81,9 @@ class PlainSteps:
     ) -> tvm_ffi.Tensor:
         """A token, int32 (1,), drawn from logits with numbers that are float32 (1,)."""
         del slot
+        if self._draw_rows is not None:
+            drawn: tvm_ffi.Tensor = self._draw_rows(logits, temperature, uniform, top_p)
+            return drawn
         probs = view(self._softmax(logits, temperature), self._flat)
         _, order = self._sort(probs)
         return self._sample(probs, order, uniform, self._first, top_p)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
+from gemma4_compile.operators.draws import BINS, DrawPartials, i64
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.sampling import (
     MASKED,
@@ -33,10 +34,17 @@ def make_softmax_partials(operator: SoftmaxPartials, spec: TargetSpec) -> tirx.P
         logits = build.arg("logits", (1, n, vocab), "float32")
         temperature = build.arg("temperature", (1,), "float32")
         partials = build.arg("partials", (n, operator.blocks, 2), "float32")
+        masses = None
+        if isinstance(operator, DrawPartials):
+            masses = build.arg("masses", (n, BINS), "int64")
         with launch(threads, operator.blocks, several(operator.rows, n)) as (index, i, thread):
             block = Block(thread, threads, spec.simd_width)
             reduce = BlockReduction(block)
             highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", zero())
+            if masses is not None:
+                share = -(-BINS // operator.blocks)
+                with strided(block, share) as item, when(index * share + item < BINS):
+                    store(masses, i64(0), i, index * share + item)
             with strided(block, run) as item:
                 v = bind(index * run + item)
                 with when(v < vocab):
