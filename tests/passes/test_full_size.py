@@ -25,7 +25,7 @@ from gemma4_compile.passes.lowering import lower, virtual_machine_passes
 from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
-from tests.marks import slow_unless
+from tests.marks import exhaustive_if, slow_unless
 from tests.presets import GEMMA3N, GEMMA4
 
 pytestmark = pytest.mark.package
@@ -33,7 +33,8 @@ pytestmark = pytest.mark.package
 TARGET = target_spec("webgpu")
 CHUNK = 512
 SPARSE = "gemma-4-26B-A4B-it"
-QUICK = {"gemma-4-E2B-it", SPARSE}  # dense and sparse
+# Larger ones of the same form as E2B, 12B, and Gemma 3n's E2B.
+LARGER = {"gemma-4-E4B-it", "gemma-4-31B-it", "gemma-3n-E4B-it"}
 # Fewer layers of the same model: whole periods of its pattern, and in E2B fewer that share keys.
 FEWER_LAYERS = {
     "gemma-4-E2B-it": (25, 10),
@@ -100,7 +101,9 @@ def whole(preset: str, quant: str) -> Whole:
     return Whole(kernels(module), library_report(module), allocated)
 
 
-@pytest.mark.parametrize("preset", slow_unless(SPARSE.__eq__, GEMMA4))
+@pytest.mark.parametrize(
+    "preset", exhaustive_if(LARGER.__contains__, slow_unless(SPARSE.__eq__, GEMMA4))
+)
 def test_layers_share_their_kernels(preset: str) -> None:
     config = Gemma4Config.from_preset(preset)
     short = lowered(shortened(preset), "q4f16")
@@ -121,7 +124,7 @@ def test_kernels_of_a_drafter_and_of_few_rows_are_within_the_limits(preset: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", GEMMA3N)
+@pytest.mark.parametrize("preset", exhaustive_if(LARGER.__contains__, GEMMA3N))
 def test_streams_cost_few_launches(preset: str) -> None:
     """10 a layer, one more where gates are cut off or a combine is not fused, and the ends."""
     config = Gemma4Config.from_preset(preset)
@@ -157,12 +160,15 @@ def planned_bytes(module: tvm.IRModule, function: str) -> int:
 
 @pytest.mark.parametrize(
     ("preset", "quant"),
-    slow_unless(
-        lambda *pair: pair == (SPARSE, "q4f16"),
-        [
-            *((preset, "q4f16") for preset in (*GEMMA4, *GEMMA3N)),
-            (SPARSE, "q4f32"),
-        ],
+    exhaustive_if(
+        lambda preset, _: preset in LARGER,
+        slow_unless(
+            lambda *pair: pair == (SPARSE, "q4f16"),
+            [
+                *((preset, "q4f16") for preset in (*GEMMA4, *GEMMA3N)),
+                (SPARSE, "q4f32"),
+            ],
+        ),
     ),
 )
 def test_planned_memory_is_about_what_the_plan_estimates(preset: str, quant: str) -> None:
