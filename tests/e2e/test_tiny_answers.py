@@ -17,12 +17,14 @@ GREEDY = Sampler(SamplingOptions(temperature=0.0))
 
 # q4f16s and q4f16l are made of the same kernels, and of the bits between these; q4f32 and f16
 # differ from q4f16 and f32 in the arithmetic, which tests/parity/test_recipes.py compares.
-# What q4f16m and q4kf16 are made of is in q4f16 and q4kf16m: the exhaustive run asks them.
+# The exhaustive run alone asks q4f16m and q4kf16, of which q4f16 and q4kf16m have all, q8f16, which
+# tests/web/test_tiny_answers.py asks on WebGPU, and f32, whose logits and replies are those of
+# transformers in tests/parity/test_float32.py.
 KINDS = [name for name in RECIPES if not name.endswith(("s", "l")) and name not in ("q4f32", "f16")]
 
 
 RECIPES_ASKED = exhaustive_if(
-    lambda recipe: recipe in ("q4f16m", "q4kf16"),
+    lambda recipe: recipe in ("q4f16m", "q4kf16", "q8f16", "f32"),
     slow_unless(lambda recipe: recipe == "q4f16", KINDS),
 )
 
