@@ -18,6 +18,7 @@ class DecodeAttentionTuning:
     sliding_splits, full_splits : blocks that share the keys of a KV head, at most
     max_blocks : splits times KV heads, at most
     split_channels : channels of keys that a split has at least, and in multiples of
+    float32_split_channels : the same of keys in float32, which fill as many registers; 0: as above
     joint_splits, joint_blocks, joint_grains : where rows are of several sequences: splits and
         splits times KV heads, at most, and times `split_channels` that a full layer's split has a
         multiple of, of more than eight query heads; 0 splits: as for one sequence
@@ -37,6 +38,7 @@ class DecodeAttentionTuning:
     full_splits: int = 128
     max_blocks: int = 256
     split_channels: int = 16384
+    float32_split_channels: int = 0
     joint_splits: int = 0
     joint_blocks: int = 0
     joint_grains: int = 0

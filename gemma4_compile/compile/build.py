@@ -97,7 +97,7 @@ def decoder_options(
         activation_dtype=recipe.activation_dtype,
         prefill_chunk=prefill_chunk,
         device_type=int(target.device_type),
-        attention=attention_options(target),
+        attention=attention_options(target, recipe.activation_dtype),
         suppressed=suppressed,
         probe=probe,
         package=package,

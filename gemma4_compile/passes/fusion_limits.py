@@ -118,16 +118,19 @@ def computes_halves(target: TargetSpec) -> bool:
     return has_subgroup_matrices(target) and target.float16 != WORDS
 
 
-def attention_options(target: TargetSpec) -> AttentionOptions:
+def attention_options(target: TargetSpec, cache_dtype: str = "float16") -> AttentionOptions:
     """Splits of a decode step's keys on a target."""
     if not target.is_gpu:
         return CPU_SPLITS
     tuning = target.tuning.decode_attention
+    channels = tuning.split_channels
+    if cache_dtype == "float32" and tuning.float32_split_channels:
+        channels = tuning.float32_split_channels
     return AttentionOptions(
         tuning.sliding_splits,
         tuning.full_splits,
         tuning.max_blocks,
-        tuning.split_channels,
+        channels,
         rounded_heads=_rounded_heads(target),
         joint=_joint_splits(tuning),
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from tvm import relax
 
+from gemma4_compile.compile.build import decoder_options
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import ONE
 from gemma4_compile.passes.fusion_limits import (
@@ -19,6 +20,7 @@ from gemma4_compile.passes.fusion_limits import (
     weight_count,
 )
 from gemma4_compile.passes.operator_graph import OperatorCall
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import INT8, UNLIMITED
 from gemma4_compile.targets.tuning import FusionTuning, Tuning
@@ -53,6 +55,16 @@ def test_splits_are_the_cpu_s_or_measured() -> None:
     assert few_row_options(target_spec("cpu")) == CPU_SPLITS
     assert (found.sliding_splits, found.full_splits) == (tuning.sliding_splits, tuning.full_splits)
     assert (found.max_blocks, found.split_channels) == (tuning.max_blocks, tuning.split_channels)
+    assert attention_options(target, "float32") == found
+
+
+def test_keys_in_float32_have_splits_of_their_own_where_that_was_measured() -> None:
+    h200 = target_spec("webgpu", "h200")
+    halves, floats = (attention_options(h200, dtype) for dtype in ("float16", "float32"))
+    assert (halves.split_channels, floats.split_channels) == (16384, 8192)
+    assert replace(floats, split_channels=16384) == halves
+    options = [decoder_options(RECIPES[name], h200, 512) for name in ("q4f16", "q4f32")]
+    assert [option.attention for option in options] == [halves, floats]
 
 
 @pytest.mark.parametrize("name", ["webgpu", "metal", "cuda"])
