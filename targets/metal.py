@@ -98,7 +98,11 @@ def link(
 
 
 TARGET = Target(
-    LIMITS, link, lambda: MACOS, passes=lambda: (LowerMetalIntrinsics(),), source=write_tensors
+    LIMITS,
+    link,
+    lambda: MACOS,
+    passes=lambda: (LowerMetalIntrinsics(),),
+    source=lambda text, _: write_tensors(text),
 )
 
 

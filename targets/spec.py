@@ -46,6 +46,7 @@ class TargetSpec:
         ``shader-f16`` is not among them: the recipe decides whether a library needs it.
     simd_width : neighbouring threads that exchange values without shared memory, or 0 where their
         number is not known
+    joins_sums : kernels make several sums over those threads in one loop
     adds_atomically : threads may add to the same memory, the block's or an argument, at a time
     tensor_cores : whether warps multiply matrices of float16, and of signed bytes
     warpgroups : whether warpgroups multiply matrices of float16
@@ -94,6 +95,7 @@ class TargetSpec:
     max_grid_x: int = 0
     features: tuple[str, ...] = ()
     simd_width: int = 0
+    joins_sums: bool = False
     adds_atomically: bool = False
     tensor_cores: bool = False
     warpgroups: bool = False

@@ -60,5 +60,5 @@ class Target:
     platform: Callable[[], Platform]
     run_by: str = "gemma4-chat"
     passes: Callable[[], tuple[Pass, ...]] = tuple
-    source: Callable[[str], str] = str
+    source: Callable[[str, TargetSpec], str] = lambda text, _: text
     check: Callable[[], object] = lambda: None

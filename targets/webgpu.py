@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import tvm_ffi
@@ -24,6 +25,7 @@ from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
 from gemma4_compile.targets.wgsl_halves import write_halves
 from gemma4_compile.targets.wgsl_matrices import write_matrices
+from gemma4_compile.targets.wgsl_sums import join_sums
 
 DEFAULT = TargetSpec(
     name="webgpu",
@@ -80,7 +82,9 @@ SMALLER_SUBGROUPS = tuple(
 )
 """For adapters whose smallest subgroup is smaller: Intel's from 8 threads on, ARM's from 4."""
 
-H200 = replace(SUBGROUPS, limits="h200", tuning=read_tuning("h200"), activations=INT8)
+H200 = replace(
+    SUBGROUPS, limits="h200", joins_sums=True, tuning=read_tuning("h200"), activations=INT8
+)
 """Tuned on an NVIDIA H200: for large discrete GPUs."""
 
 H200_MATRICES = replace(H200, limits="h200-matrices", features=("subgroups", FEATURE))
@@ -231,9 +235,9 @@ WASM = Platform(
 )
 
 
-def source(text: str) -> str:
+def source(text: str, spec: TargetSpec) -> str:
     """The text that the device gets of a kernel that TVM's generator wrote."""
-    return write_halves(write_matrices(text))
+    return write_halves(write_matrices(join_sums(text) if spec.joins_sums else text))
 
 
 def link(
@@ -243,7 +247,7 @@ def link(
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Link a .wasm that the WebLLM client loads; see `targets.target.Link`."""
-    link_with(executable, output, spec, progress, source)
+    link_with(executable, output, spec, progress, partial(source, spec=spec))
 
 
 def link_with(
@@ -270,9 +274,9 @@ def link_with(
     def pack(module: tvm_ffi.Module, folder: Path) -> Path:
         return webgpu_image.pack_imports(module, folder, checked)
 
-    calls = has_subgroup_matrices(spec) or as_words
+    is_changed = has_subgroup_matrices(spec) or as_words or spec.joins_sums
     linker.link_library(
-        executable, output, WASM, check_interface, progress, pack if calls else None
+        executable, output, WASM, check_interface, progress, pack if is_changed else None
     )
 
 

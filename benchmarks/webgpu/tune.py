@@ -109,7 +109,8 @@ def wgsl_of(func: tirx.PrimFunc, spec: TargetSpec) -> str:
     finally:
         tvm_ffi.remove_global_func(CODE)  # or nothing else could be compiled in this process
     (text,) = kept.values()
-    return TARGETS[spec.name].source(text.decode() if isinstance(text, bytes) else str(text))
+    text = text.decode() if isinstance(text, bytes) else str(text)
+    return TARGETS[spec.name].source(text, spec)
 
 
 def evaluate(expression: Any, sizes: Mapping[str, int]) -> int:

@@ -46,11 +46,11 @@ def _sources(library: tvm.runtime.Module, spec: TargetSpec) -> dict[str, str]:
         text = module.inspect_source()
         parts = _HEADING.split(text)
         if len(parts) == 1:
-            sources["kernels" + suffix] = write(text)
+            sources["kernels" + suffix] = write(text, spec)
         # TVM's WebGPU module repeats the heading above each text.
         for name, source in zip(parts[1::2], parts[2::2], strict=True):
             if source.strip(" -/\n"):
-                sources[name + suffix] = write(source)
+                sources[name + suffix] = write(source, spec)
     return sources
 
 
