@@ -87,6 +87,8 @@ KV_ROW_LAYOUT = "gemma4_kv_row_layout"
 KV_SHORTEST_LENGTH = "gemma4_kv_shortest_length"
 KV_READ_ROWS = "gemma4_kv_read_rows"
 KV_WRITE_ROWS = "gemma4_kv_write_rows"
+KV_ROW_PLACES = "gemma4_kv_row_places"
+KV_EXPECT_ROWS = "gemma4_kv_expect_rows"
 KV_RESUME = "gemma4_kv_resume"
 
 SUBMIT = "gemma4_submit"  # in libraries for browsers: sends the launches so far to the GPU

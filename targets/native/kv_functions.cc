@@ -35,8 +35,14 @@ KVState Create(ffi::Shape max_sequences, ffi::Shape total, ffi::Shape chunk, ffi
       Single(chunk, "prefill chunk"), layout, rotary, dtype, device, std::string(package)));
 }
 
-ffi::Tensor Key(KVState state, int64_t layer) { return Self(state)->Layer(layer).key; }
-ffi::Tensor Value(KVState state, int64_t layer) { return Self(state)->Layer(layer).value; }
+/*! Keys and values of a layer, whose rows are there for what is launched from now on. */
+const LayerCache& Present(const KVState& state, int64_t layer) {
+  Self(state)->AwaitRows(layer);
+  return Self(state)->Layer(layer);
+}
+
+ffi::Tensor Key(KVState state, int64_t layer) { return Present(state, layer).key; }
+ffi::Tensor Value(KVState state, int64_t layer) { return Present(state, layer).value; }
 ffi::Tensor Positions(KVState state) { return Self(state)->positions(); }
 ffi::Tensor KeyPool(KVState state, int64_t layer) { return Self(state)->Pool(layer).key; }
 ffi::Tensor ValuePool(KVState state, int64_t layer) { return Self(state)->Pool(layer).value; }

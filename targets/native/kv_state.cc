@@ -42,6 +42,16 @@ std::vector<float> InverseFrequencies(const ffi::Shape& rotary) {
 
 }  // namespace
 
+void ComingRows::Await(int64_t entry) {
+  if (entry < 0 || entry >= static_cast<int64_t>(events.size())) return;
+  void*& event = events[static_cast<size_t>(entry)];
+  if (event == nullptr) return;
+  const int code = wait(nullptr, event, 0);
+  GEMMA4_REQUIRE(code == 0, RuntimeError)
+      << "rows of entry " << entry << " cannot be waited for: error " << code;
+  event = nullptr;
+}
+
 Gemma4KVStateObj::Gemma4KVStateObj(int64_t max_sequences, int64_t capacity, int64_t chunk,
                                    const ffi::Shape& layout, const ffi::Shape& rotary,
                                    DLDataType dtype, DLDevice device, std::string package)
@@ -144,6 +154,7 @@ void Gemma4KVStateObj::BeginForward(const ffi::Shape& ids, const ffi::Shape& cou
   GEMMA4_REQUIRE(!tree.has_value(), NotImplementedError)
       << "begin_forward: token trees are not supported";
   RequireNoForward();
+  coming_ = {};
   if (!is_of_rows) {
     Begin(Required(ids[0]), counts[0]);
     return;
@@ -224,6 +235,7 @@ void Gemma4KVStateObj::EndForward() {
   const bool has_begun = std::any_of(forward_.begin(), forward_.end(),
                                      [this](size_t slot) { return slots_[slot].pending > 0; });
   GEMMA4_REQUIRE(has_begun, RuntimeError) << "end_forward without begin_forward";
+  coming_ = {};
   for (const size_t slot : forward_) {
     slots_[slot].length += slots_[slot].pending;
     slots_[slot].pending = 0;

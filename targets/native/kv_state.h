@@ -17,6 +17,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kv_memory.h"
@@ -27,6 +28,17 @@ namespace gemma4_compile {
 
 using tvm::runtime::vm::KVState;
 using tvm::runtime::vm::KVStateObj;
+
+/*! Rows that a stream of their own brings while a forward runs: who asks for an entry's keys or values
+ * has the default stream wait for its event first. */
+struct ComingRows {
+  using Wait = int (*)(void* stream, void* event, unsigned flags);
+  Wait wait = nullptr;
+  std::vector<void*> events;  // of each entry; null where none are coming
+
+  /*! Wait for an entry's rows, once. */
+  void Await(int64_t entry);
+};
 
 /*! The state of at most `max_sequences` sequences, driven by TVM's KV state interface and by functions of ours. */
 class Gemma4KVStateObj final : public KVStateObj {
@@ -109,6 +121,12 @@ class Gemma4KVStateObj final : public KVStateObj {
   /*! Note that rows of positions below `length` were written without a forward of this state. */
   void NoteWritten(int64_t length);
 
+  // --- For rows that another stream brings (kv_rows.cc) ---
+
+  /*! Note what the forward that has begun has to wait for; its end, or another's begin, forgets it. */
+  void ExpectRows(ComingRows coming) { coming_ = std::move(coming); }
+  void AwaitRows(int64_t entry) { coming_.Await(entry); }
+
   // --- For checkpoints (kv_checkpoint.cc) ---
 
   int64_t chunk() const { return chunk_; }
@@ -159,6 +177,7 @@ class Gemma4KVStateObj final : public KVStateObj {
   ffi::Tensor rotary_;     // float32[chunk, pairs, 2] = cos and sin of each new position's angles
   std::vector<float> first_rotary_;  // rows of the first positions
   std::vector<float> host_rotary_;
+  ComingRows coming_;
   uint32_t version_ = 0;
 };
 

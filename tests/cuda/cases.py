@@ -25,6 +25,7 @@ from tests.cuda import (
     experts,
     few_rows,
     loading,
+    row_stream,
     rows_on_host,
     sequences,
     virtual_pages,
@@ -45,6 +46,11 @@ host_rounds = rows_on_host.host_rounds
 streamed_weights = loading.streamed_weights
 refused_by_room = loading.refused_by_room
 page_locked = experts.page_locked
+rows_by_layer = row_stream.rows_by_layer
+rows_for_others = row_stream.rows_for_others
+rows_after_errors = row_stream.rows_after_errors
+rows_are_held = row_stream.rows_are_held
+nothing_left = row_stream.nothing_left
 shares = experts.shares
 by_room = experts.by_room
 experts_refused = experts.experts_refused

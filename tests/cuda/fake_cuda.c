@@ -1,7 +1,8 @@
 /*
  * A CUDA without a GPU, for tests of what the runtime tells a device to do: `libcudart.so.13` and
  * `libcuda.so.1` in the functions that TVM's CUDA runtime and ours call. Device memory is the
- * host's, copies are done at once, and a launched kernel computes nothing: it is written down.
+ * host's, and a launched kernel computes nothing: it is written down. Copies are done at once, but
+ * those to the device on a stream beside the default one when somebody waits for them.
  *
  * Streams, captures and graphs follow CUDA's rules as far as they are tested: a launch on a
  * capturing stream becomes a node, an allocation ends a capture that was not begun as relaxed, and
@@ -37,7 +38,8 @@ typedef struct {
   uint64_t params[MAX_PARAMS];
   int from_graph;
   int begins_early;
-  void* to; /* of a copy, which has no kernel */
+  int64_t due; /* copies that had not been done when it was launched */
+  void* to;    /* of a copy, which has no kernel */
   const void* from;
   size_t size;
 } Launch;
@@ -52,7 +54,15 @@ typedef struct {
   Graph graph;
 } Stream;
 
+typedef struct {
+  void* to;
+  const void* from;
+  size_t size;
+} Copy;
+
 static Kernel kernels[MAX_KERNELS];
+static Copy* copies; /* on streams beside the default one, in their order */
+static int64_t copies_asked, copies_done, launches_before; /* that copies come after */
 static int kernel_count;
 static Launch* log_of_launches;
 static size_t log_count;
@@ -92,6 +102,9 @@ const char* fake_name(int64_t i) { return log_of_launches[i].kernel->name; }
 int fake_from_graph(int64_t i) { return log_of_launches[i].from_graph; }
 int fake_begins_early(int64_t i) { return log_of_launches[i].begins_early; }
 int fake_param_count(int64_t i) { return log_of_launches[i].kernel->params; }
+int64_t fake_due(int64_t i) { return log_of_launches[i].due; }
+int64_t fake_launches_before(void) { return launches_before; }
+int64_t fake_copies_due(void) { return copies_asked - copies_done; }
 uint64_t fake_param(int64_t i, int j) { return log_of_launches[i].params[j]; }
 uint32_t fake_dim(int64_t i, int j) { return log_of_launches[i].dims[j]; }
 
@@ -99,6 +112,7 @@ static void write_down(const Launch* launch, int from_graph) {
   if (log_of_launches == NULL) log_of_launches = malloc(sizeof(Launch) * MAX_LAUNCHES);
   if (log_count == MAX_LAUNCHES) abort();
   log_of_launches[log_count] = *launch;
+  log_of_launches[log_count].due = copies_asked - copies_done;
   log_of_launches[log_count++].from_graph = from_graph;
 }
 
@@ -304,6 +318,10 @@ int cudaMemcpyAsync(void* to, const void* from, size_t size, int kind, Stream* s
   if (stream && stream->capturing) return stream->invalid = 1, kCaptureUnsupported;
   if (kind == 1) ++uploads;
   if (kind == 2) ++downloads;
+  if (kind == 1 && stream) {
+    copies = realloc(copies, sizeof(Copy) * (size_t)(copies_asked + 1));
+    return copies[copies_asked++] = (Copy){to, from, size}, kSuccess;
+  }
   return memcpy(to, from, size), kSuccess;
 }
 int cudaMemcpyPeerAsync(void) { return kCaptureUnsupported; }
@@ -317,12 +335,28 @@ int cudaStreamCreateWithFlags(Stream** stream, unsigned flags) {
   FAILS(kMemory);
   return cudaStreamCreate(stream);
 }
+/* The first `count` of all. */
+static void copy_until(int64_t count) {
+  for (; copies_done < count; ++copies_done) {
+    memcpy(copies[copies_done].to, copies[copies_done].from, copies[copies_done].size);
+  }
+}
 int cudaStreamDestroy(Stream* stream) { return --streams_alive, free(stream), kSuccess; }
 int cudaStreamSynchronize(Stream* stream) {
   if (stream && stream->capturing) return stream->invalid = 1, kCaptureUnsupported;
+  if (stream) copy_until(copies_asked);
   return kSuccess;
 }
-int cudaStreamWaitEvent(Stream* stream, void* event, unsigned flags) { return kSuccess; }
+/* An event: the copies that were asked for before it, or on the default stream the launches. */
+typedef struct {
+  int64_t copies, launches;
+} Event;
+int cudaStreamWaitEvent(Stream* stream, Event* event, unsigned flags) {
+  FAILS(1);
+  if (stream) launches_before = event->launches;
+  if (!stream) copy_until(event->copies);
+  return kSuccess;
+}
 
 int cudaStreamBeginCapture(Stream* stream, int mode) {
   FAILS(kCaptureUnsupported);
@@ -406,13 +440,19 @@ int cudaGraphLaunch(Graph* exec, Stream* stream) {
   return kSuccess;
 }
 
-int cudaEventCreate(void** event) { return ++events_alive, *event = malloc(1), kSuccess; }
-int cudaEventCreateWithFlags(void** event, unsigned flags) {
+int cudaEventCreate(Event** event) {
+  return ++events_alive, *event = calloc(1, sizeof(Event)), kSuccess;
+}
+int cudaEventCreateWithFlags(Event** event, unsigned flags) {
   FAILS(kMemory);
   return cudaEventCreate(event);
 }
 int cudaEventDestroy(void* event) { return --events_alive, free(event), kSuccess; }
-int cudaEventRecord(void* event, Stream* stream) { return kSuccess; }
+int cudaEventRecord(Event* event, Stream* stream) {
+  FAILS(1);
+  *event = stream ? (Event){.copies = copies_asked} : (Event){.launches = (int64_t)log_count};
+  return kSuccess;
+}
 int cudaEventSynchronize(void* event) { return kSuccess; }
 int cudaEventElapsedTime(float* milliseconds, void* a, void* b) {
   return *milliseconds = 1, kSuccess;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -17,12 +17,14 @@ class Launch:
     params : as 64 bits each
     from_graph : whether a graph made it
     begins_early : by an edge of the graph that does not wait for the end of the one before
+    due : copies of a stream beside the default one that had not come when it was launched
     """
 
     kernel: tuple[Any, ...]
     params: tuple[int, ...]
     from_graph: bool
     begins_early: bool
+    due: int = field(default=0, compare=False)
 
 
 class FakeCuda:
@@ -35,7 +37,7 @@ class FakeCuda:
         self._library.fake_dim.restype = ctypes.c_uint32
         for name in (
             *("launches", "uploads", "downloads", "bytes", "host_bytes"),
-            *("handles", "reserved", "mapped"),
+            *("handles", "reserved", "mapped", "due", "copies_due", "launches_before"),
         ):
             getattr(self._library, f"fake_{name}").restype = ctypes.c_int64
 
@@ -49,7 +51,7 @@ class FakeCuda:
         params = (library.fake_param(i, j) for j in range(library.fake_param_count(i)))
         name = library.fake_name(i).decode()
         found = bool(library.fake_from_graph(i)), bool(library.fake_begins_early(i))
-        return Launch((name, *dims), tuple(params), *found)
+        return Launch((name, *dims), tuple(params), *found, int(library.fake_due(i)))
 
     def clear(self) -> None:
         """Forget launches and copies."""
@@ -85,6 +87,16 @@ class FakeCuda:
     def downloads(self) -> int:
         """Copies to the host since `clear`."""
         return int(self._library.fake_downloads())
+
+    @property
+    def copies_due(self) -> int:
+        """Copies of a stream beside the default one that nobody has waited for."""
+        return int(self._library.fake_copies_due())
+
+    @property
+    def launches_before(self) -> int:
+        """Of the launches since `clear`, those that such copies come after."""
+        return int(self._library.fake_launches_before())
 
     @property
     def bytes(self) -> int:

@@ -18,6 +18,7 @@ from gemma4_compile.runtime.check.kernel_check import check_kernels, kernels_of
 from gemma4_compile.runtime.device import device
 from gemma4_compile.runtime.device.staged_uploads import StagedUploads
 from gemma4_compile.runtime.library.native_library import NativeLibrary
+from gemma4_compile.runtime.library.row_stream import Rows
 from gemma4_compile.runtime.package.package import Package
 from tests import tolerances
 from tests.marks import slow_unless
@@ -125,7 +126,7 @@ def test_a_step_of_many_sequences_waits_before_staging_memory_is_filled_again(
     engine.device.wait()
     sequence.clear()
     for _ in range(40):
-        sequence.write_rows(0, 0, rows)
+        sequence.send_rows([Rows(0, 0, rows)])
     sequence.resume(3, 3)
     engine.decode(110, sequence)
     sequence.read_rows(0, 0, again)

@@ -59,6 +59,14 @@ class CudaRuntime:
         self.call(name, ctypes.byref(handle), *arguments)
         return handle
 
+    def make_event(self) -> ctypes.c_void_p:
+        """An event that tells no time."""
+        return self.make("cudaEventCreateWithFlags", ctypes.c_uint(_WITHOUT_TIMING))
+
+    def address(self, name: str) -> int:
+        """Where a function is, for a library that calls it."""
+        return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
+
     def launch_graph(self, executable: ctypes.c_void_p, stream: ctypes.c_void_p) -> None:
         """`cudaGraphLaunch`, once a token."""
         code = self._launch(executable, stream)
@@ -77,7 +85,7 @@ class Readback:
         self._cuda = cuda
         self._event = self._memory = None
         self._memory = cuda.make("cudaMallocHost", ctypes.c_size_t(4 * most))
-        self._event = cuda.make("cudaEventCreateWithFlags", ctypes.c_uint(_WITHOUT_TIMING))
+        self._event = cuda.make_event()
         assert self._memory.value is not None, "cudaMallocHost gave memory"
         self._values = (ctypes.c_int32 * most).from_address(self._memory.value)
 

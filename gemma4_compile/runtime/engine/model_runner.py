@@ -148,7 +148,7 @@ class ModelRunner:
         embedded : (n, hidden_size)
         ids, modalities : int32, (1, n)
         """
-        sequence.begin(int(embedded.shape[0]))
+        sequence.begin(int(embedded.shape[0]), by_layer=True)
         whole = view(embedded, (1, *embedded.shape))
         logits: tvm_ffi.Tensor = self.prefill(whole, ids, modalities, self._kv, self.params)[0]
         sequence.end(logits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import count
 
@@ -12,6 +12,7 @@ from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.kv_rows import RowEntry
 from gemma4_compile.runtime.library.kv_state import KvState
+from gemma4_compile.runtime.library.row_stream import Rows
 from gemma4_compile.runtime.sampling.sampling import TokenChooser
 from gemma4_compile.types import Array
 
@@ -115,12 +116,12 @@ class Sequence:
                 hint="start a new conversation, or compile with a larger --context",
             )
 
-    def begin(self, count: int) -> None:
-        """Make room for so many more tokens, before the call that adds them."""
+    def begin(self, count: int, *, by_layer: bool = False) -> None:
+        """Make room for so many more tokens, before the call that adds them; as `KvState.begin`."""
         self.version += 1
         self.added = None
         self.take_back()
-        self._kv.begin((self._number,), (count,))
+        self._kv.begin((self._number,), (count,), by_layer=by_layer)
 
     def end(self, logits: tvm_ffi.Tensor | None = None) -> None:
         """Finish what `begin` began, after the call, which gave these logits of the last token."""
@@ -253,11 +254,15 @@ class Sequence:
         self.take_back()
         self._kv.rows.read(self._number, entry, first, rows)
 
-    def write_rows(self, entry: int, first: int, rows: Array) -> None:
-        """As `KvRows.write`."""
+    def send_rows(self, pieces: Iterable[Rows]) -> None:
+        """As `KvRows.send`."""
         self._check_held()
         self.take_back()
-        self._kv.rows.write(self._number, entry, first, rows)
+        self._kv.rows.send(self._number, pieces)
+
+    def join_rows(self) -> None:
+        """As `KvRows.join`."""
+        self._kv.rows.join()
 
     def resume(self, length: int, shortest: int) -> None:
         """As `KvRows.resume`."""

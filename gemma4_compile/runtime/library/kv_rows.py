@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -9,6 +10,7 @@ import tvm_ffi
 from gemma4_compile import abi
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
+from gemma4_compile.runtime.library.row_stream import Rows, row_stream
 from gemma4_compile.types import Array
 
 _UPLOADS = 4
@@ -40,6 +42,7 @@ class KvRows:
     ----------
     entries : what a sequence has
     dtype : of keys and values
+    stream : brings rows beside forwards; None where forwards come after them
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class KvRows:
         self._resume = library.linked_function(abi.KV_RESUME)
         layout = [int(number) for number in library.linked_function(abi.KV_ROW_LAYOUT)(handle)]
         self.entries = tuple(RowEntry(*layout[i : i + 5]) for i in range(0, len(layout), 5))
+        self.stream = row_stream(library, device, handle, len(self.entries))
 
     def shortest(self, sequence: int) -> int:
         """The fewest tokens, besides none, that can be left by taking back the last ones."""
@@ -68,6 +72,7 @@ class KvRows:
         ----------
         array : (2, n, heads, head_dim), keys first
         """
+        self.join()
         self._read(self._handle, sequence, entry, first, tvm_ffi.from_dlpack(array))
 
     def write(self, sequence: int, entry: int, first: int, array: Array) -> None:
@@ -75,9 +80,26 @@ class KvRows:
 
         The device may take them from the array's memory until `Device.wait`.
         """
+        self.join()
         whole = array if array.flags.c_contiguous and array.flags.writeable else array.copy()
         self._device.expect_uploads(_UPLOADS)
         self._write(self._handle, sequence, entry, first, tvm_ffi.from_dlpack(whole))
+
+    def send(self, sequence: int, pieces: Iterable[Rows]) -> None:
+        """As `write` of each, in this order; they may come beside the next forward.
+
+        The device may take them from the arrays' memory until `join` and `Device.wait`.
+        """
+        if self.stream is not None:
+            self.stream.send(sequence, pieces)
+            return
+        for rows in pieces:
+            self.write(sequence, rows.entry, rows.first, rows.array)
+
+    def join(self) -> None:
+        """Have whatever the device is given next come after all rows that were sent."""
+        if self.stream is not None:
+            self.stream.join()
 
     def resume(self, sequence: int, length: int, shortest: int) -> None:
         """Give a sequence the tokens whose rows were written; `shortest` can be left at least."""

@@ -15,6 +15,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.kv_rows import KvRows
 from gemma4_compile.runtime.library.native_library import NativeLibrary
+from gemma4_compile.runtime.library.row_stream import RowStream
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class KvState:
         self._device, self._context_length = device, context_length
         self.sequences = sequences
         self._slots = set[int]()  # that have memory
+        self._sending: RowStream | None = None
         sizes = (sequences, context_length, prefill_chunk, _PAGE_SIZE, 0)
         create = library.compiled_function(abi.CREATE_KV_CACHE)
         try:
@@ -86,6 +88,7 @@ class KvState:
 
     def fork(self, parent: int, child: int, position: int) -> int:
         """As `add`, with the first tokens of another; ValueError where its rings have not all."""
+        self._join()
         try:
             slot = int(self._fork(self.handle, parent, child, position))
         except RuntimeError as error:
@@ -110,10 +113,15 @@ class KvState:
     @cached_property
     def rows(self) -> KvRows:
         """Rows of its sequences; ArtifactError where the library cannot copy them."""
-        return KvRows(self._library, self._device, self.handle, str(next(self.tensors()).dtype))
+        dtype = str(next(self.tensors()).dtype)
+        rows = KvRows(self._library, self._device, self.handle, dtype)
+        self._sending = rows.stream
+        return rows
 
     def remove(self, sequence: int) -> None:
         """Forget a sequence, also within a forward; ValueError where there is none."""
+        if self._sending is not None:
+            self._sending.drop(sequence)
         self._remove(self.handle, sequence)
 
     def renew(self, sequence: int) -> int:
@@ -126,24 +134,40 @@ class KvState:
         """Tokens of a sequence."""
         return int(self._length(self.handle, sequence))
 
-    def begin(self, sequences: tuple[int, ...], counts: tuple[int, ...]) -> None:
+    def begin(
+        self, sequences: tuple[int, ...], counts: tuple[int, ...], *, by_layer: bool = False
+    ) -> None:
         """Make room for so many more tokens of each, before the call that adds them.
+
+        `by_layer` : that call asks for the keys of each layer when it launches that, so that rows
+        which were sent may come until then
 
         RuntimeError for several with more than a token each where each slot has memory of its own,
         and for several at all where the library takes one at a time.
         """
         if self.before_forward is not None:
             self.before_forward()
+        sending = self._sending if by_layer else None
+        if sending is None:
+            self._join()
         self._device.expect_uploads(_UPLOADS)
         self._begin(self.handle, _shape(sequences), _shape(counts))
+        if sending is not None and sending.is_coming:
+            sending.begin()
 
     def end(self) -> None:
         """Finish what `begin` began, after the call."""
         self._end(self.handle)
+        self._join()
 
     def pop(self, sequence: int, count: int) -> None:
         """Take back the last tokens; ValueError and no change where the rings cannot."""
         self._pop_n(self.handle, sequence, count)
+
+    def _join(self) -> None:
+        """Have whatever the device is given next come after all rows that were sent."""
+        if self._sending is not None:
+            self._sending.join()
 
     def _note_slot(self, slot: int) -> None:
         """Wait for the zeros of a slot that may not have been there before."""

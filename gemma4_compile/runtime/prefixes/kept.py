@@ -247,6 +247,7 @@ class SequencePrefixes:
     def _end_copies(self) -> None:
         """Wait for copies that may not have been waited for, as where a prompt was interrupted."""
         if self._coming is not None:
+            self._engine.sequence.join_rows()
             self._kept.device.wait()
             self._coming = None
 

@@ -19,7 +19,8 @@ import numpy as np
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import digest
 from gemma4_compile.runtime.library.kv_rows import RowEntry
-from gemma4_compile.runtime.prefixes.saved_rows import RowBlock, Rows, SavedRows, ring_first
+from gemma4_compile.runtime.library.row_stream import Rows
+from gemma4_compile.runtime.prefixes.saved_rows import RowBlock, SavedRows, ring_first
 
 _FORMAT = "gemma4_compile.prefix"
 _VERSION = 1

@@ -19,19 +19,10 @@ from gemma4_compile.runtime.device.device import ALIGNMENT_BYTES, Device
 from gemma4_compile.runtime.device.host_memory import memory_for_copies
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_rows import RowEntry
-from gemma4_compile.types import Array
+from gemma4_compile.runtime.library.row_stream import Rows
 
 SLACK = 64
 """So many tokens may be taken back of a prefix: a template's words at its end are often others."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of one entry of a state: (2, n, heads, head_dim), keys first, from a position on."""
-
-    entry: int
-    first: int
-    array: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,9 +209,9 @@ def restore(
     full = (rows for block in saved.blocks for rows in block.rows)
     pieces = [piece for rows in full for piece in _needed(rows, placed, count)]
     pieces += _rings(entries, saved, before, floor, end)
-    for rows in pieces:
-        sequence.write_rows(rows.entry, rows.first, rows.array)
+    sequence.send_rows(pieces)
     if waits:
+        sequence.join_rows()
         device.wait()
     sequence.resume(end, floor)
     if count < end:

@@ -22,6 +22,7 @@ from gemma4_compile.runtime.engine.beginnings import KeptCounts
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Run
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_rows import RowEntry
+from gemma4_compile.runtime.library.row_stream import Rows
 from gemma4_compile.runtime.prefixes.kept import KeptPrefixes, kept_prefixes
 
 CHUNK, END = 8, 7777
@@ -76,7 +77,14 @@ class Counting:
     def clear(self) -> None:
         self.length = self.written = self.floor = 0
 
-    def write_rows(self, entry: int, first: int, rows: Any) -> None:
+    def send_rows(self, pieces: Iterable[Rows]) -> None:
+        for one in pieces:
+            self.write(one.entry, one.first, one.array)
+
+    def join_rows(self) -> None:
+        """All are there at once."""
+
+    def write(self, entry: int, first: int, rows: Any) -> None:
         assert self.length == 0
         own = self.ring if entry else self.full
         assert 0 < rows.shape[1] <= len(own)

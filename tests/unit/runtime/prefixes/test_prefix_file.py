@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.runtime.library.kv_rows import RowEntry
+from gemma4_compile.runtime.library.row_stream import Rows
 from gemma4_compile.runtime.prefixes.prefix_file import (
     DamagedPrefixError,
     Layout,
@@ -18,7 +19,7 @@ from gemma4_compile.runtime.prefixes.prefix_file import (
     joined,
     name_of,
 )
-from gemma4_compile.runtime.prefixes.saved_rows import RowBlock, Rows
+from gemma4_compile.runtime.prefixes.saved_rows import RowBlock
 
 LAYOUT = Layout("package", (RowEntry(0, 30, 0, 1, 2), RowEntry(0, 9, 4, 1, 2)), "float16")
 HEADER = PrefixHeader((5, -6, 7, 8, 9, 1), 5, ())

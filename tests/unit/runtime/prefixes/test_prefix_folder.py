@@ -14,6 +14,7 @@ import pytest
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.library.kv_rows import RowEntry
+from gemma4_compile.runtime.library.row_stream import Rows
 from gemma4_compile.runtime.prefixes.memory import PrefixMemory
 from gemma4_compile.runtime.prefixes.prefix_file import Layout, unread_note
 from gemma4_compile.runtime.prefixes.prefix_folder import (
@@ -23,7 +24,7 @@ from gemma4_compile.runtime.prefixes.prefix_folder import (
     check_free,
     forget,
 )
-from gemma4_compile.runtime.prefixes.saved_rows import RowBlock, Rows, SavedRows
+from gemma4_compile.runtime.prefixes.saved_rows import RowBlock, SavedRows
 from gemma4_compile.runtime.prefixes.tree import Node
 
 ENTRIES = (RowEntry(0, 50, 0, 2, 3), RowEntry(50, 50, 0, 2, 3), RowEntry(0, 20, 8, 1, 4))
