@@ -26,8 +26,8 @@ class DecodeAttentionTuning:
         own, as of rows of several sequences; 0: the block's threads share their keys
     warp_sums : sums of a lane of such a warp, at most: channels of query heads
     warp_threads, warp_resident : of such a block; blocks that a multiprocessor holds
-    matrix_head_dim : channels of heads from which on rows of several sequences have the block of
-        kernels/attention/tensor_core_decode.py; 0: none
+    matrix_head_dim : channels of heads from which on one position, and one in each of several
+        sequences, have the block of kernels/attention/tensor_core_decode.py; 0: none
     """
 
     threads: int = 256

@@ -32,6 +32,7 @@ def make_spec() -> TargetSpec:
 SPEC = make_spec()
 SHAPES = {
     "two heads": decode(4, 2, 256, 40, 3, 16),
+    "one position": decode(8, 1, 512, None, 3, 16),
     "eight heads": decode(8, 1, 512, None, 2, 8, value_is_key=True),
     "sixteen heads": decode(16, 1, 256, 33, 2, 1),
     "groups of three": decode(3, 1, 256, 70, 2, 8, owns_kv=False),
@@ -43,9 +44,11 @@ ROWS = ((0, 2), (39, 3), (200, 2))
 
 
 def cases_of(name: str) -> list[KernelCase]:
-    """Rows of several sequences."""
-    operator = replace(SHAPES[name], rows=Joint(9))
+    """Rows of several sequences, or one."""
+    operator = SHAPES[name] if name == "one position" else replace(SHAPES[name], rows=Joint(9))
     assert tensor_core_decode_shape(operator, SPEC) is not None
+    if operator.is_one:
+        return [make_case(operator, before, before) for before, _ in ROWS]
     return [make_case(operator, before, before, rows) for before, rows in ROWS]
 
 

@@ -73,7 +73,8 @@ def tensor_core_decode_shape(
     # A row's norm is of whole warps, of which each thread has a vector of either half.
     fits = 0 < least <= dim and dim % CHANNELS == 0 and dim % (2 * QUAD * WARP) == 0
     is_of_cache = operator.cache_dtype == "float16" and operator.part.is_whole
-    if not (spec.tensor_cores and fits and is_of_cache and operator.is_joint):
+    is_meant = operator.is_one or operator.is_joint
+    if not (spec.tensor_cores and fits and is_of_cache and is_meant):
         return None
     group, warps = operator.heads // operator.kv_heads, dim // CHANNELS
     heads = next(n for n in range(min(group, N), 0, -1) if group % n == 0)

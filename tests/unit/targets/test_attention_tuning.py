@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemma4_compile.operators.rows import ONE, Joint
+from gemma4_compile.operators.rows import ONE, Joint, OneOf
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.tensor_core_decode_shape import (
@@ -62,18 +62,20 @@ def test_other_targets_do_as_they_did() -> None:
 def test_query_heads_of_a_full_layer_are_rows_of_a_product(
     heads: int, kv_heads: int, own: int
 ) -> None:
-    operator = replace(FULL, heads=heads, kv_heads=kv_heads, rows=Joint(9))
-    shape = tensor_core_decode_shape(operator, CUDA)
+    for rows in (ONE, Joint(9)):
+        operator = replace(FULL, heads=heads, kv_heads=kv_heads, rows=rows)
+        shape = tensor_core_decode_shape(operator, CUDA)
 
-    assert shape is not None
-    assert (shape.heads, shape.warps, shape.threads, shape.resident) == (own, 8, 256, 2)
+        assert shape is not None
+        assert (shape.heads, shape.warps, shape.threads, shape.resident) == (own, 8, 256, 2)
 
 
 @pytest.mark.parametrize(
     "operator",
     [
-        FULL,  # of one position
+        SLIDING,
         replace(SLIDING, rows=Joint(9)),  # as fast, and slower of few rows
+        replace(FULL, rows=OneOf(2)),
         replace(FULL, rows=Joint(9), cache_dtype="float32"),
         replace(FULL, rows=Joint(9), head_dim=576),
     ],
