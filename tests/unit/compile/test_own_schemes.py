@@ -157,7 +157,7 @@ def test_a_table_is_held_to_one_scheme_at_a_time(
     tried: list[tuple[int, int]] = []
     is_exact = RowScheme.is_exact
 
-    def noted(scheme: RowScheme, rows: np.ndarray) -> bool:  # type: ignore[type-arg]
+    def noted(scheme: RowScheme, rows: np.ndarray) -> bool:
         if rows.shape[1] == phone_checkpoints.TEXT["hidden_size"]:
             tried.append((scheme.bits, scheme.block))
         return is_exact(scheme, rows)
