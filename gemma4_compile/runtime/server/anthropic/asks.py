@@ -19,6 +19,7 @@ REQUEST: Mapping[str, Ask] = {
     **{name: replace(ask, why=_FORM) for name, ask in asks.GRAMMARS.items() if name not in _SYSTEM},
     **{name: replace(ask, why=_PROMPT) for name, ask in asks.PROMPTS.items() if name != "system"},
     **{name: replace(ask, why=_ENDS) for name, ask in asks.ENDS.items()},
+    "compaction": Ask("conversations are not made shorter here: ask for a summary in words"),
     "container": Ask(_RUNS),
     "fallbacks": Ask("this server has one model"),
     "logit_bias": Ask("tokens are chosen by the model alone here: /v1/chat/completions takes it"),
