@@ -165,7 +165,7 @@ def row_stream(
     library: NativeLibrary, device: Device, handle: tvm_ffi.Object, entries: int
 ) -> RowStream | None:
     """A stream for rows, where a device copies by itself; None where there is none."""
-    if not device.kind.reads_host or os.environ.get(SWITCH, "0") != "1":
+    if not device.kind.reads_host or os.environ.get(SWITCH, "1") == "0":
         return None
     try:
         return RowStream(library, handle, entries)
