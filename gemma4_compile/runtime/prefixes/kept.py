@@ -219,10 +219,16 @@ class SequencePrefixes:
     def restore(self, prompt: Prompt, shared: int, placed: int) -> Restored | None:
         """As `Beginnings.restore`."""
         kept, sequence = self._kept, self._engine.sequence
-        if not self._is_left:  # else it has no more than what the sequence had gone back to
+        if not self._is_left:
             kept.settle()
         self._is_left = False
-        found = kept.memory.find(prompt.keys(), kept.cut(prompt))
+        cut = kept.cut(prompt)
+        found = kept.memory.find(prompt.keys(), cut)
+        if shared < placed and (found is None or found.count < cut(placed)):
+            # What was left has the tokens that the sequence could not go back to, maybe with the
+            # rings of a shorter prefix.
+            kept.settle()
+            found = kept.memory.find(prompt.keys(), cut)
         if found is None or found.count - shared < kept.least_restored:
             return None
         self._end_copies()

@@ -149,6 +149,28 @@ def test_a_reply_that_a_prompt_replaces_is_kept_after_its_first_token(
     fresh.check(held)
 
 
+def test_a_prompt_that_parts_within_the_reply_that_it_replaces_has_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its rings reach no further back than the slot's; those of the prompt before it go on."""
+    monkeypatch.setattr(copy_memory, "memory_for_copies", lambda _, count: np.zeros(count, "u1"))
+    device, held = CopyingDevice(), [*range(200), *range(900, 938)]
+    sequence = Coming(held[:200], device)
+    engine = Engine(sequence)
+    engine.device = cast("Device", device)
+    prefixes = kept_prefixes(engine, BUDGET)
+    assert prefixes is not None
+    own, parting = prefixes.of(engine), 205
+    own.keep(held[:200], 0, None)
+    sequence.add(held[200:])
+    assert not sequence.pop(len(held) - parting)
+    own.leave(held, parting, None, later=True)
+    restored = own.restore(Prompt([*held[:parting], 7]), 0, parting)
+    assert restored is not None
+    assert restored.length == parting
+    sequence.check(held[:parting])
+
+
 def test_a_device_that_has_failed_does_not_keep_files_from_their_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
