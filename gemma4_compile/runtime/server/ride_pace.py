@@ -1,7 +1,9 @@
 """Whether a prompt's last rows ride in a step of the replies beside it: as measured.
 
 They cost a chunk of their own otherwise, which reads the weights once more; a step with more rows
-takes longer than one with few.
+takes longer than one with few. Either way is timed as a whole, from the prompt's turn to the tokens
+of all: a ride throws away what was launched ahead (engine/turns.py), and waits for it, and the step
+behind a chunk takes it, so that the times of a chunk and of a step would count it twice.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class _Times:
 
 
 class RidePace:
-    """Compares steps with riders to a chunk and as many steps without; medians, as `DraftTurns`.
+    """Compares turns with riders to one with a chunk and steps after it; medians, as `DraftTurns`.
 
     What is not known yet is tried, and what was found slower again after a while.
     """
@@ -56,15 +58,16 @@ class RidePace:
         Parameters
         ----------
         rows : of a step with riders, all replies' tokens included
-        turns : steps that the riders are spread over
+        turns : that the riders are spread over
         step_s : seconds of a step without them; None where that is not known
         """
         ride = self._rides.setdefault(rows, _Times())
-        if not ride.are_known or step_s is None:
+        if not ride.are_known or (turns > 1 and step_s is None):
             return True
         if not self._chunk.are_known:
             return False
-        pays = turns * ride.median < self._chunk.median + turns * step_s
+        steps_s = 0.0 if step_s is None else (turns - 1) * step_s
+        pays = turns * ride.median < self._chunk.median + steps_s
         self._since += 1
         if self._since >= _STALE:
             self._since = 0
@@ -72,9 +75,9 @@ class RidePace:
         return pays
 
     def note_ride(self, rows: int, seconds: float) -> None:
-        """Hear of a step with so many rows, riders among them."""
+        """Hear of a turn whose step had so many rows, riders among them."""
         self._rides.setdefault(rows, _Times()).note(seconds)
 
     def note_chunk(self, seconds: float) -> None:
-        """Hear of a chunk of rows that could have ridden."""
+        """Hear of a turn with a chunk of rows that could have ridden, and a step of the others."""
         self._chunk.note(seconds)

@@ -119,17 +119,21 @@ class Scheduler:
         for run in list(self.runs):
             if run.slot.lent and self.asides.is_time(run) and self._put_aside(run):
                 self._take_back(run.slot)
-        reading, riders = self._next_reading(), 0
+        reading, riders, begin = self._next_reading(), 0, time.perf_counter()
+        could_ride = False
         if reading is not None:
             self._leave_ways()
-            riders = self._read(reading)
+            riders, could_ride = self._read(reading)
         going_on, waiting = [run for run in self.runs if not run.has_ended], self._waiting()
         if len(waiting) == len(going_on) == 1:
             going_on[0].advance()
         elif reading is not None and riders:
-            self._ride(waiting, reading, riders)
+            if self._ride(waiting, reading, riders):
+                self.rides.note_ride(_added(waiting) + riders, time.perf_counter() - begin)
         elif waiting:
             self._take_turn(waiting)
+            if could_ride and self._last_turn is Turn.STEP:
+                self.rides.note_chunk(time.perf_counter() - begin)
         self._release()
 
     def _waiting(self) -> list[tuple[Run, TokenDue]]:
@@ -175,21 +179,23 @@ class Scheduler:
             found = found.leader
         return found
 
-    def _read(self, run: Run) -> int:
-        """Read a chunk, or return how many of the prompt's last rows ride in the turn's step."""
+    def _read(self, run: Run) -> tuple[int, bool]:
+        """Read a chunk, or return how many of the prompt's last rows ride in the turn's step.
+
+        And whether they could have, where they were read as a chunk.
+        """
         if not run.has_begun:
             self._copy(run)
         if not run.has_ended and run.rows is None:
             run.advance()
-        riders = 0
+        riders, could_ride = 0, False
         if run.rows is not None:
             riders = self._riders(run.rows)
             if not riders:
-                begin = time.perf_counter()
+                could_ride = self.slots.engines.most_riding(_added(self._waiting())) > 0
                 run.advance()
-                self.rides.note_chunk(time.perf_counter() - begin)
         self._copy_to_followers(run)
-        return riders
+        return riders, could_ride and not run.has_ended
 
     def _riders(self, rows: RowsDue) -> int:
         """How many rows of a prompt ride in the next step; 0 where it has a chunk for them.
@@ -205,22 +211,26 @@ class Scheduler:
         pays = turns <= MOST_TURNS and self.rides.pays(added + riders, turns, step_s)
         return riders if pays else 0
 
-    def _ride(self, waiting: list[tuple[Run, TokenDue]], reading: Run, riders: int) -> None:
-        """Have a step of all read rows of a prompt, too; after the last one, choose its token."""
-        rows, begin = reading.rows, time.perf_counter()
+    def _ride(self, waiting: list[tuple[Run, TokenDue]], reading: Run, riders: int) -> bool:
+        """Have a step of all read rows of a prompt, too; after the last one, choose its token.
+
+        Return whether they were read.
+        """
+        rows = reading.rows
         assert rows is not None, "they wait"
-        added, left = _added(waiting), len(rows)
+        left = len(rows)
         self._step(waiting, (rows, riders))
         reading.rest = len(rows)
         if rows.is_over:
             reading.advance()  # which only reads the logits
-        if reading.rest < left:
+        is_read = reading.rest < left
+        if is_read:
             self.counts.ridden_tokens += riders
-            self.rides.note_ride(added + riders, time.perf_counter() - begin)
         self._copy_to_followers(reading)
         if reading.due is not None:
             self.counts.rows += 1
             self._choose([(reading, reading.due)])
+        return is_read
 
     def _copy_to_followers(self, run: Run) -> None:
         for other in self.runs:  # now: rings do not reach back far

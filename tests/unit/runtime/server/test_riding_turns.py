@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from gemma4_compile.runtime.server.ride_pace import RidePace
@@ -17,6 +19,7 @@ class Riding(RidePace):
         super().__init__()
         self.pay = True
         self.told: list[int] = []
+        self.seconds: list[float] = []
         self.chunks = 0
 
     def pays(self, rows: int, turns: int, step_s: float | None) -> bool:
@@ -24,9 +27,11 @@ class Riding(RidePace):
 
     def note_ride(self, rows: int, seconds: float) -> None:
         self.told.append(rows)
+        self.seconds.append(seconds)
 
     def note_chunk(self, seconds: float) -> None:
         self.chunks += 1
+        self.seconds.append(seconds)
 
 
 class Asked(RidePace):
@@ -86,6 +91,31 @@ def test_a_prompts_last_rows_ride_in_the_step_of_the_others() -> None:
         counts = served.scheduler.counts
         assert counts.ridden_tokens == 6 + 5, "and those of the second prompt, beside the first"
         assert counts.read_tokens == 5 + 5 + CHUNK + 6 + 4
+
+    in_loop(body)
+
+
+def test_a_ride_and_a_chunk_are_timed_with_all_that_their_turn_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that counts forwards: what was launched ahead is in either time, once."""
+
+    def body() -> None:
+        served, rides = riding(replies(3))
+        monkeypatch.setattr(time, "perf_counter", lambda: float(len(served.log)))
+        for seed in (1, 2):
+            served.ask(ids(5, seed), most=40)
+        served.turn(3)
+        rides.seconds.clear()
+        for pay, log in (
+            (True, ["step 0 1 + 4 of 2", "step 2"]),
+            (False, ["read 2", "step 0 1 2"]),
+        ):
+            rides.pay = pay
+            served.log.clear()
+            served.finish(served.ask(ids(4, 3 + pay), most=1))
+            assert served.log == log
+        assert rides.seconds == [2.0, 2.0]
 
     in_loop(body)
 
