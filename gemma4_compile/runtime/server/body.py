@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,10 +11,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 
 from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
+from gemma4_compile.runtime.server.json_decoders import SMALL_BYTES, make_decoder
 from gemma4_compile.runtime.server.packed import unpacked
 
 _Read = TypeVar("_Read")
-_SMALL_BYTES = 1 << 16  # a body up to here is read at once, a longer one when its turn comes
 # What programs send that do not say what they send: litellm to Ollama's API, and `curl -d`.
 _UNTYPED = ("", "application/x-www-form-urlencoded")
 # Node's fetch says its `sec-fetch-mode`, too; a browser that does so says `sec-fetch-site` as well.
@@ -88,7 +87,7 @@ class BodyReader:
             400 if it is no JSON, or no prompt can have so many values; 503 if too many long ones
             are parsed.
         """
-        if len(body) <= _SMALL_BYTES:
+        if len(body) <= SMALL_BYTES:
             return self._parse(body)
         await self._take_turn()
         try:
@@ -119,8 +118,8 @@ class BodyReader:
     async def _read(self, request: HttpRequest, body: bytearray) -> bytes:
         coding = request.headers.get("content-encoding", "")
         pieces = unpacked(request.stream(), coding, self._limits.body_bytes)
-        count = await self._in_time(self._receive(pieces, body, 0, _SMALL_BYTES))
-        if count > _SMALL_BYTES:
+        count = await self._in_time(self._receive(pieces, body, 0, SMALL_BYTES))
+        if count > SMALL_BYTES:
             await self._take_turn()
             try:
                 count = await self._in_time(self._receive(pieces, body, count, None))
@@ -191,7 +190,7 @@ def is_long(request: HttpRequest) -> bool:
     if "content-encoding" in request.headers:
         return True
     length = request.headers.get("content-length", "")
-    return not length.isdecimal() or int(length) > _SMALL_BYTES
+    return not length.isdecimal() or int(length) > SMALL_BYTES
 
 
 def _is_of_program(request: HttpRequest) -> bool:
@@ -229,7 +228,7 @@ def parse_json(body: bytes) -> object:
     """Parse a body; ApiError 400 if it is no JSON, or holds text that is no Unicode."""
     try:
         text = body.decode("utf-8-sig")
-        value = (_DECODER if len(body) <= _SMALL_BYTES else _YIELDING).decode(text)
+        value = make_decoder(len(body), _refuse_constant).decode(text)
         if "\\ud" in text or "\\uD" in text:  # half of a character can be written as an escape only
             _check_characters(value)
     except (ValueError, RecursionError) as error:  # a UnicodeError is a ValueError
@@ -264,13 +263,3 @@ def _check_text(text: str) -> None:
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-# Between two functions of Python's own other threads run, within the parser they do not.
-_YIELDING = json.JSONDecoder(
-    object_hook=lambda pairs: pairs,
-    parse_int=lambda digits: int(digits),
-    parse_float=lambda digits: float(digits),
-    parse_constant=_refuse_constant,
-)

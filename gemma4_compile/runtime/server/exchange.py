@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from gemma4_compile.runtime.server.requests import ChatRequest, CompletionReques
 from gemma4_compile.runtime.server.service import Reply, Service, tenant_of
 from gemma4_compile.runtime.server.streams import cancel, unless_gone
 
+_LONG_AT_A_TIME = 4  # requests that are understood: values of Python take 30 times their bytes
 _Parsed = TypeVar("_Parsed", ChatRequest, CompletionRequest)
 _Read = TypeVar("_Read")
 
@@ -61,19 +63,27 @@ class Exchange:
             limits, service.max_prompt_bytes, model.context_length, media=model.takes_media
         )
         self.guarded: Guarded = Guard(api_key).guarded
+        self._long = asyncio.Semaphore(_LONG_AT_A_TIME)
 
     async def body(self, request: HttpRequest) -> object:
         """The parsed body of a request; ApiError as of `BodyReader.read`."""
         return await self._bodies.read(request)
 
-    async def understood(self, request: HttpRequest, read: Callable[[], _Read]) -> _Read:
+    async def understood(
+        self, request: HttpRequest, read: Callable[[], _Read], *, may_be_long: bool = False
+    ) -> _Read:
         """What a request asks for, by its body; of a long one beside the event loop.
 
         A body of some megabytes may hold 100,000 parts: a second in which nobody else would hear.
+        So may what a short one names; `may_be_long` says so.
         """
-        if not is_long(request):
+        if not (may_be_long or is_long(request)):
             return read()
-        return await unless_gone(request, beside(read))
+        return await unless_gone(request, self._beside(read))
+
+    async def _beside(self, read: Callable[[], _Read]) -> _Read:
+        async with self._long:
+            return await beside(read)
 
     def ignored(self) -> Ignored:
         """Where fields of one request are counted that cannot change its reply."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.reply.reply import MarkIds
 from gemma4_compile.runtime.server.api_error import TOO_LONG, ApiError
+from gemma4_compile.runtime.server.body import beside
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.openai_responses.answers import ResponseAnswer
@@ -18,7 +19,11 @@ from gemma4_compile.runtime.server.openai_responses.requests import (
     ResponseRequest,
     read_response_request,
 )
-from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
+from gemma4_compile.runtime.server.openai_responses.store import (
+    NO_ITEMS,
+    ResponseStore,
+    written_items,
+)
 from gemma4_compile.runtime.server.openai_responses.stored import tenant_of
 from gemma4_compile.runtime.server.streams import ReplyStream, collected, finished, written
 from gemma4_compile.types import JsonObject
@@ -45,6 +50,13 @@ async def _each(events: Sequence[str]) -> AsyncIterator[str]:
         yield event
 
 
+def _names_others(body: object) -> bool:
+    """Return whether a body goes on from what is kept, or holds a list that may refer to it."""
+    if not isinstance(body, Mapping):
+        return False
+    return body.get("previous_response_id") is not None or isinstance(body.get("input"), list)
+
+
 class _Responses:
     def __init__(self, exchange: Exchange, store: ResponseStore) -> None:
         self._exchange = exchange
@@ -52,6 +64,9 @@ class _Responses:
 
     async def create(self, request: HttpRequest) -> Response:
         parsed, ignored = await self._read(request)
+        before = NO_ITEMS
+        if parsed.stored:  # while there is time: once the answer has ended, all would wait
+            before = await beside(lambda: written_items(with_ids(parsed.items)))
         model, tenant = self._exchange.service.model, tenant_of(request)
         try:
             asked = await self._exchange.chat(request, parsed.chat, ignored)
@@ -66,7 +81,7 @@ class _Responses:
             if parsed.stored:
                 output = response["output"]
                 assert isinstance(output, list), "of `ResponseAnswer`"
-                self._store.keep(response, [*with_ids(parsed.items), *output], tenant)
+                self._store.keep(response, output, tenant, before)
 
         answer = ResponseAnswer(
             model.name,
@@ -103,5 +118,6 @@ class _Responses:
                 ignored,
                 lambda name, param: self._store.find_item(name, tenant, param),
             ),
+            may_be_long=_names_others(body),
         )
         return parsed, ignored

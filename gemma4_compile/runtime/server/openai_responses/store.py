@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.json_decoders import make_decoder
 from gemma4_compile.types import JsonObject
 
 MAX_RESPONSES = 512
 MAX_BYTES = 64 << 20
+NO_ITEMS = b"[]"
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,14 @@ class StoredResponse:
     _items: bytes
 
     @classmethod
-    def of(cls, response: JsonObject, items: Sequence[object], tenant: str) -> StoredResponse:
-        """Write both out."""
+    def of(
+        cls, response: JsonObject, items: Sequence[object], tenant: str, before: bytes
+    ) -> StoredResponse:
+        """Write both out; `before` are items that were written out before."""
         output = response.get("output")
         own = [item for item in output if "id" in item] if isinstance(output, list) else []
         outputs = {str(item["id"]): _written(item) for item in own}
-        return cls(tenant, outputs, _written(response), _written(list(items)))
+        return cls(tenant, outputs, _written(response), _joined(before, written_items(items)))
 
     @property
     def size(self) -> int:
@@ -47,13 +51,16 @@ class StoredResponse:
     @property
     def response(self) -> JsonObject:
         """The response as it was answered."""
-        response: JsonObject = json.loads(self._response)
-        return response
+        found = _read(self._response)
+        assert isinstance(found, dict), "written above"
+        return found
 
     @property
     def items(self) -> tuple[object, ...]:
         """Items of the whole conversation, those of the response last."""
-        return tuple(json.loads(self._items))
+        found = _read(self._items)
+        assert isinstance(found, list), "written above"
+        return tuple(found)
 
     @property
     def input_items(self) -> tuple[object, ...]:
@@ -63,8 +70,23 @@ class StoredResponse:
         return self.items[: len(self.items) - len(output)]
 
 
+def written_items(items: Sequence[object]) -> bytes:
+    """Items as they are kept; each by itself, so that other threads run between them."""
+    return b"[" + b",".join(map(_written, items)) + b"]"
+
+
+def _joined(first: bytes, second: bytes) -> bytes:
+    """Two lists that were written out, as one."""
+    inner = [one for one in (first[1:-1], second[1:-1]) if one]
+    return b"[" + b",".join(inner) + b"]"
+
+
 def _written(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _read(written: bytes) -> object:
+    return make_decoder(len(written)).decode(written.decode())
 
 
 class ResponseStore:
@@ -77,9 +99,16 @@ class ResponseStore:
         self._lock = threading.RLock()
         self._response_of: dict[str, str] = {}  # ids of items
 
-    def keep(self, response: JsonObject, items: Sequence[object], tenant: str) -> None:
-        """Keep one; where it alone is too large, it is not kept."""
-        stored = StoredResponse.of(response, items, tenant)
+    def keep(
+        self, response: JsonObject, items: Sequence[object], tenant: str, before: bytes = NO_ITEMS
+    ) -> None:
+        """Keep one; where it alone is too large, it is not kept.
+
+        Parameters
+        ----------
+        before : those of its conversation before `items`, as of `written_items`
+        """
+        stored = StoredResponse.of(response, items, tenant, before)
         if stored.size > self._most_bytes:
             return
         name = str(response["id"])

@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.body import beside
 from gemma4_compile.runtime.server.guard import Guarded, client_of
 from gemma4_compile.runtime.server.openai_responses.input_items import page_of
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
@@ -41,11 +42,12 @@ class _Stored:
             why = "`stream`: a stored response is answered whole"
             raise ApiError(400, why, param="stream", code="unsupported_value")
         stored = self._store.find(request.path_params["id"], tenant_of(request))
-        return JSONResponse(stored.response)
+        return await beside(lambda: JSONResponse(stored.response))  # which may be long
 
     async def list_input(self, request: HttpRequest) -> Response:
         stored = self._store.find(request.path_params["id"], tenant_of(request))
-        return JSONResponse(page_of(stored.input_items, request.query_params))
+        query = request.query_params
+        return await beside(lambda: JSONResponse(page_of(stored.input_items, query)))
 
     async def forget(self, request: HttpRequest) -> Response:
         name = request.path_params["id"]

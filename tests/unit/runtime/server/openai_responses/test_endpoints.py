@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from openai.types.responses import Response, ResponseItem
 from pydantic import TypeAdapter
 
+from gemma4_compile.runtime.server.openai_responses import store
 from tests.live_server import TOOL_TEMPLATE, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
 
@@ -31,6 +33,30 @@ PROMPT = "<bos><|turn>user\nWeather in Rome?<turn|>\n<|turn>model\n"
 @pytest.fixture(scope="module")
 def client(live: Live) -> openai.OpenAI:
     return live.client().with_options(timeout=60)
+
+
+def test_what_is_kept_is_read_beside_the_event_loop(
+    client: openai.OpenAI, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have megabytes, whatever the request has that names it."""
+    engine.reply = encode("It is sunny.")
+    first = client.responses.create(model="scripted", input=QUESTION)
+    read, held_up = store._read, []
+
+    def noted(written: bytes) -> object:
+        try:
+            asyncio.get_running_loop()
+            held_up.append(written)
+        except RuntimeError:
+            held_up.append(b"")
+        return read(written)
+
+    monkeypatch.setattr(store, "_read", noted)
+    client.responses.create(model="scripted", input="Why?", previous_response_id=first.id)
+    client.responses.retrieve(first.id)
+    assert len(list(client.responses.input_items.list(first.id))) == 1
+    assert len(held_up) >= 3
+    assert set(held_up) == {b""}
 
 
 def test_a_conversation_that_the_server_keeps(

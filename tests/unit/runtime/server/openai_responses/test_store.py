@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
+from gemma4_compile.runtime.server.openai_responses.store import ResponseStore, written_items
 
 ITEMS = st.lists(
     st.recursive(
@@ -74,6 +74,14 @@ def test_what_is_kept_comes_back(items: list[Any]) -> None:
     store.keep(response("a", values=items), items, "k")
     found = store.find("a", "k")
     assert (found.response, found.items) == ({"id": "a", "values": items}, tuple(items))
+
+
+@settings(max_examples=40)
+@given(ITEMS, ITEMS)
+def test_items_that_were_written_before_come_first(before: list[Any], items: list[Any]) -> None:
+    store = ResponseStore()
+    store.keep(response("a"), items, "k", written_items(before))
+    assert store.find("a", "k").items == (*before, *items)
 
 
 def test_items_are_found_as_long_as_their_responses_and_by_their_tenant() -> None:
