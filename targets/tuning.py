@@ -67,6 +67,7 @@ class Int8GemvTuning:
         is multiplied
     resident_threads : of a multiprocessor of CUDA at least, by the registers of each, where blocks
         take several tiles; 0: not said
+    unrolled_rows : of a group of lanes that are in the text of a loop, at most
     """
 
     threads: int = 128
@@ -78,6 +79,7 @@ class Int8GemvTuning:
     expert_rows_ahead: int = 1
     terms_as_stored: bool = False
     resident_threads: int = 0
+    unrolled_rows: int = 1
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ class Int8Product:
             self._row_of,
             ahead=2 if keeps_registers and shape.rows % 2 == 0 else 1,
             as_stored=self._tuning.terms_as_stored,
+            unrolled=self._tuning.unrolled_rows,
         )
         if isinstance(self._lane_slice, SteppedSlice):
             self._load_steps(self._lane_slice)

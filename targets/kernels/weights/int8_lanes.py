@@ -248,6 +248,8 @@ class RowStream:
     row_of : the matrix row of an iteration, and a row of the same split that is the whole block's
     ahead : rows under way, which divide `count`; two hide more latency and take more registers
     as_stored : as of `RowAhead`
+    unrolled : rows that are in the text of a loop, at most: a loop of one copies what was read
+        ahead to where the present row's is
     """
 
     _ahead: Sequence[RowAhead | SteppedRowAhead]
@@ -260,9 +262,10 @@ class RowStream:
         row_of: Callable[[Index], tuple[Expr, Expr]],
         ahead: int = 1,
         as_stored: bool = False,
+        unrolled: int = 1,
     ) -> None:
         assert count % ahead == 0, "every iteration has a row"
-        self._count, self._row_of = count, row_of
+        self._count, self._row_of, self._unrolled = count, row_of, unrolled
         if isinstance(lane_slice, SteppedSlice):
             self._ahead = [SteppedRowAhead(weights, lane_slice) for _ in range(ahead)]
         else:
@@ -278,9 +281,13 @@ class RowStream:
         """Call it for the next `count` rows, of which the first is row `begin`, as iteration 0."""
         step = len(self._ahead)
         assert count % step == 0, "every iteration has a row"
-        with T.serial(0, count // step) as pair:
-            for index, ahead in enumerate(self._ahead):
-                iteration = bind(pair * step + index)
+        written = step
+        while 2 * written <= self._unrolled and count % (2 * written) == 0:
+            written *= 2
+        with T.serial(0, count // written) as some:
+            for index in range(written):
+                ahead = self._ahead[index % step]
+                iteration = bind(some * written + index)
                 following = bind(begin + iteration + step)
                 present = ahead.take()
                 if self._count > step:

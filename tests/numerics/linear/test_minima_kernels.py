@@ -21,6 +21,7 @@ from gemma4_compile.operators.weight_layout import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.linear.few_row_tensor_cores import fits_tensor_cores
+from gemma4_compile.targets.kernels.linear.int8_block import int8_shape
 from gemma4_compile.targets.kernels.tiles.tensor_cores import MULTIPLY_ADD_BYTES
 from tests.marks import shares, under_limits
 from tests.matmuls import int8_linear
@@ -82,20 +83,26 @@ def test_they_compute_what_the_definitions_do(
 
 
 @pytest.mark.dawn
-def test_terms_that_wait_as_they_are_stored(lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    """As on CUDA, whose lanes compute them when a row is multiplied; in parts, with a tail."""
+def test_rows_are_read_ahead_as_cuda_has_them(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    """Terms as they are stored and rows in the text of a loop, in parts and with a tail."""
     spec = target_spec("webgpu", "default")
-    int8_gemv = replace(spec.tuning.int8_gemv, terms_as_stored=True)
-    assert target_spec("cuda").tuning.int8_gemv.terms_as_stored
-    stored = replace(spec, tuning=replace(spec.tuning, int8_gemv=int8_gemv))
+    cuda = target_spec("cuda").tuning.int8_gemv
+    assert cuda.terms_as_stored
+    assert cuda.unrolled_rows > 1
+    own = replace(spec.tuning.int8_gemv, min_blocks=1)
+    as_cuda = replace(own, terms_as_stored=cuda.terms_as_stored, unrolled_rows=cuda.unrolled_rows)
+    usual, other = (
+        replace(spec, tuning=replace(spec.tuning, int8_gemv=one)) for one in (own, as_cuda)
+    )
     found = [one for one in operators() if isinstance(one, Linear) and one.is_int8]
     ones = [one for one in found if one.rows == ONE]
     ones.append(int8_linear(ONE, WeightLayout(4, "float16", 32, 416, (64, 40)), PACKED))
+    assert max(int8_shape(one, other).rows for one in ones) == cuda.unrolled_rows
     for one in ones:
-        assert str(make_kernel(one, spec).script()) != str(make_kernel(one, stored).script())
+        assert str(make_kernel(one, usual).script()) != str(make_kernel(one, other).script())
     cases = [make_case(operator, seed) for seed, operator in enumerate(ones)]
 
-    results = run_on_dawn(cases, stored, lavapipe, tmp_path)
+    results = run_on_dawn(cases, other, lavapipe, tmp_path)
 
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
