@@ -19,7 +19,9 @@ import re
 
 from gemma4_compile.errors import TargetError
 
-_HEAD = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)\((.*)\) \{')
+_HEAD = re.compile(
+    r'extern "C" __global__ void (?:__launch_bounds__\(\d+(?:, (\d+))?\) )?(\w+)\((.*)\) \{'
+)
 _WEIGHTS = re.compile(r"q_(?:weight|scale)\d*_ptr(?:_\d+)?")
 """Parameters that no kernel writes, by the names that `weight_layout` gives them."""
 _ATTENTION = "prefill_attention", "picture_prefill_attention", "divided_attention"
@@ -27,7 +29,8 @@ _CHUNKS = ("int8_gemm_", "gemm_", *_ATTENTION)
 """Kernels of a prompt's chunks, which no graph has: pointers from a wait would cost them a few
 per cent."""
 _VECTORS = re.compile(r"(?:\w+_)?int8_gemv_\w+")
-"""Kernels of one position, whose loads of weights stay ahead of the wait."""
+"""Kernels of one position, whose loads of weights stay ahead of the wait if registers are bounded:
+otherwise they would take too many."""
 _LOOP = re.compile(r" *for \(int (\w+) = 0; \1 < [1-9]\d*; \+\+\1\) \{")
 _PAST = ("return", "break", "continue", "goto")
 _GUARD = "#if defined(__CUDA_ARCH_FEAT_SM90_ALL)"
@@ -55,7 +58,7 @@ def begin_early(source: str) -> str:
                 if inner == "}":
                     break
                 body.append(inner)
-            result += [*_body(head[1], head[2], body), "}"]
+            result += [*_body(head[2], head[3], body, int(head[1] or 1) > 1), "}"]
     if kernels != len(re.findall(r"__global__ [^;{]*\{", source)):
         raise TargetError(
             "TVM writes kernels for CUDA in a form that is not known here",
@@ -64,14 +67,14 @@ def begin_early(source: str) -> str:
     return "\n".join(result)
 
 
-def _body(name: str, parameters: str, body: list[str]) -> list[str]:
-    """A kernel's statements with both calls."""
+def _body(name: str, parameters: str, body: list[str], is_bounded: bool) -> list[str]:
+    """A kernel's statements with both calls; `is_bounded`: several blocks are to be resident."""
     if name.startswith(_CHUNKS):
         return body
     pointers = [one.split()[-1] for one in parameters.split(", ") if "*" in one]
     own = [pointer for pointer in pointers if not _WEIGHTS.fullmatch(pointer)]
     weights = [pointer for pointer in pointers if _WEIGHTS.fullmatch(pointer)]
-    if not _VECTORS.fullmatch(name):
+    if not (is_bounded and _VECTORS.fullmatch(name)):
         weights = []
     at = _first_access(body, own)
     begin, wait = _taking(_BEGIN_NEXT, weights), _taking(_WAIT, own)

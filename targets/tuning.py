@@ -63,10 +63,8 @@ class Int8GemvTuning:
         time, for every block repeats the norm; of a float one only where it follows two
         branches
     expert_rows_ahead : rows of an expert's gate and up that a lane has under way, at most
-    terms_as_stored : scales and minima that are read ahead stay as they are stored until their row
-        is multiplied
-    resident_threads : of a multiprocessor of CUDA at least, by the registers of each, where blocks
-        take several tiles; 0: not said
+    resident_threads, most_resident_threads : of a multiprocessor of CUDA, which registers are
+        bounded for, by kernel (kernels/linear/int8_reading.py); 0: not said
     unrolled_rows : of a group of lanes that are in the text of a loop, at most
     """
 
@@ -77,8 +75,8 @@ class Int8GemvTuning:
     min_blocks: int = 384
     norm_threads: int = 65_536
     expert_rows_ahead: int = 1
-    terms_as_stored: bool = False
     resident_threads: int = 0
+    most_resident_threads: int = 0
     unrolled_rows: int = 1
 
 

@@ -40,6 +40,7 @@ from gemma4_compile.targets.kernels.linear.gemv_args import (
     SplitVector,
 )
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
+from gemma4_compile.targets.kernels.linear.int8_reading import reading_of
 from gemma4_compile.targets.kernels.prologues.expert_norms import ExpertNormArguments
 from gemma4_compile.targets.kernels.prologues.packed_products import vec4s_of
 from gemma4_compile.targets.kernels.prologues.vectors import (
@@ -76,17 +77,18 @@ class Int8Product:
         self, operator: Linear, args: GemvArguments, spec: TargetSpec, beside: int | None = None
     ) -> None:
         self._operator, self._args = operator, args
-        self._tuning = spec.tuning.int8_gemv
+        tuning = spec.tuning.int8_gemv
         self._shape = int8_shape(operator, spec, beside)
         self.threads = self._shape.threads
         self.tiles, self.iterations = -(-operator.layout.rows // self._shape.tile), 1
         if operator.prologue.writes_residual:
-            self.iterations = tiles_of_block(self.tiles, self.threads, self._tuning)
+            self.iterations = tiles_of_block(self.tiles, self.threads, tuning)
+        self._reading = reading_of(operator, self._shape, self.iterations, tuning)
 
     @property
     def resident(self) -> int:
-        """Blocks that a multiprocessor is to hold: those of several tiles all run at a time."""
-        return self._tuning.resident_threads // self.threads if self.iterations > 1 else 0
+        """See `Reading`."""
+        return self._reading.resident
 
     def begin(self, index: Expr, block: Block) -> None:
         """Read the first rows, make the vector and read the lane's slice of it."""
@@ -107,8 +109,8 @@ class Int8Product:
             shape.rows * self.iterations,
             self._row_of,
             ahead=2 if keeps_registers and shape.rows % 2 == 0 else 1,
-            as_stored=self._tuning.terms_as_stored,
-            unrolled=self._tuning.unrolled_rows,
+            as_stored=self._reading.as_stored,
+            unrolled=self._reading.unrolled,
         )
         if isinstance(self._lane_slice, SteppedSlice):
             self._load_steps(self._lane_slice)

@@ -45,13 +45,21 @@ def test_what_is_no_weight_is_taken_from_the_wait() -> None:
     assert f'"{WAIT};" : "+l"(y_ptr) : : "memory"' in text
 
 
-def test_weights_are_no_constant_memory_whose_loads_may_move_behind_the_wait() -> None:
-    """And all pointers are still known as those of global memory, not of any."""
-    text = begin_early(kernel("int8_gemv_kernel", "y_ptr[0] = q_weight0_ptr[0];"))
-    assert f'"{BEGIN};" : "+l"(q_scale0_ptr), "+l"(q_weight0_ptr) : : "memory"' in text
+@pytest.mark.parametrize(
+    ("name", "blocks", "is_early"),
+    [("int8_gemv_kernel", 2, True), ("int8_gemv_kernel", 1, False), ("few_row_kernel", 2, False)],
+)
+def test_weights_of_bounded_kernels_are_no_constants(
+    name: str, blocks: int, is_early: bool
+) -> None:
+    """Whose loads may move behind the wait; all pointers are known as those of global memory."""
+    statement = kernel(name, "y_ptr[0] = q_weight0_ptr[0];").replace("(64, 1)", f"(64, {blocks})")
+    text = begin_early(statement)
+    weights = ["q_scale0_ptr", "q_weight0_ptr"] if is_early else []
+    taken = ", ".join(f'"+l"({weight})' for weight in weights)
+    assert f'"{BEGIN};" : {taken} : : "memory"' in text
     assumed = [line for line in text.split("\n") if "__builtin_assume" in line]
-    names = "q_scale0_ptr", "q_weight0_ptr", "y_ptr"
-    assert assumed == [f"  __builtin_assume(__isGlobal({name}));" for name in names]
+    assert assumed == [f"  __builtin_assume(__isGlobal({one}));" for one in (*weights, "y_ptr")]
 
 
 @pytest.mark.parametrize(
