@@ -102,6 +102,6 @@ TARGET = Target(
     link,
     cpu.this_machine,
     passes=lambda: (LowerCudaIntrinsics(), BoundRegisters()),
-    source=begin_early,
+    source=lambda text, _spec: begin_early(text),
     check=find_compiler,
 )
