@@ -15,7 +15,6 @@ _MAX_CHAIN = 32  # references that lead to references
 _MAX_CHOICES = 256
 _MAX_MERGES = 10_000
 _MAX_SEEN = 500_000  # a second or less
-_MAX_NESTED = 4096  # pairs of lists and objects that are compared, of which each may be long
 _STARTS = {
     "string": {"maxLength", "minLength", "pattern"},
     "number": {"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"},
@@ -166,7 +165,7 @@ class SchemaReader:
                 return {}
             if not isinstance(schema, Mapping):
                 self._fail(where, "expected a schema")
-            self._count(len(schema), where)
+            self.count(len(schema), where)
             schema = constraints(schema)
             if "$ref" in schema:
                 target = self.target(schema.pop("$ref"), where)
@@ -195,7 +194,7 @@ class SchemaReader:
             return one or two
         result = {**one, **two}
         for key in set(one) & set(two):
-            self._count(_size(one[key]) + _size(two[key]), where)
+            self.count(_size(one[key]) + _size(two[key]), where)
             if one[key] != two[key]:
                 result[key] = self._both(key, one[key], two[key], where)
         properties = self._properties(one, two, where)
@@ -231,7 +230,7 @@ class SchemaReader:
             return False
         self._fail(f"{where}.allOf", f"two different `{key}` of one value are not followed")
 
-    def _count(self, values: int, where: str) -> None:
+    def count(self, values: int, where: str) -> None:
         """Count what is gone through; UsageError if it was too much by now."""
         self._seen.count += values
         if self._seen.count > _MAX_SEEN:
@@ -240,7 +239,7 @@ class SchemaReader:
     def _properties(self, one: Schema, two: Schema, where: str) -> dict[str, object]:
         found: dict[str, object] = {}
         both = [_mapping(each.get("properties")) for each in (one, two)]
-        self._count(sum(map(len, both)), where)
+        self.count(sum(map(len, both)), where)
         for name in [*both[0], *(name for name in both[1] if name not in both[0])]:
             parts = []
             for known, each in zip(both, (one, two), strict=True):
@@ -294,6 +293,7 @@ class SchemaReader:
     def _exclusive(self, choices: Sequence[object], where: str) -> list[object]:
         """Choices of which one alone fits what is written; UsageError if that is not certain."""
         plain = [self.plain(one, where) for one in choices if one is not False]
+        keys = [self._values(one, where) for one in plain]
         names = set.intersection(*(set(_mapping(one.get("properties"))) for one in plain))
         for name in sorted(names):
             values = [self._values(_mapping(one["properties"])[name], where) for one in plain]
@@ -303,24 +303,26 @@ class SchemaReader:
                     for one in plain
                 ]
         for index, one in enumerate(plain):
-            if not all(self._differ(one, other, where) for other in plain[:index]):
+            self.count(index, where)
+            if not all(
+                self._differ(one, other) or _are_disjoint([keys[index], held])
+                for other, held in zip(plain[:index], keys, strict=False)
+            ):
                 self._fail(f"{where}.oneOf", "more than one of its choices may fit; use `anyOf`")
         return list(choices)
 
-    def _differ(self, one: Schema, other: Schema, where: str) -> bool:
+    def _differ(self, one: Schema, other: Schema) -> bool:
         kinds = self.types(one), self.types(other)
         if None not in kinds and not _common_types(*kinds):
             return True
-        if _are_disjoint([self._values(one, where), self._values(other, where)]):
-            return True
         return _demands_more(one, other) or _demands_more(other, one)
 
-    def _values(self, schema: object, where: str) -> list[object] | None:
+    def _values(self, schema: object, where: str) -> frozenset[object]:
+        """Keys of the values that a schema lists; none where it lists none."""
         plain = self.plain(schema, where) if isinstance(schema, Mapping) else {}
-        if "const" in plain:
-            return [plain["const"]]
-        found = plain.get("enum")
-        return found if isinstance(found, list) else None
+        found = [plain["const"]] if "const" in plain else plain.get("enum")
+        self.count(_size(found), where)
+        return frozenset(map(json_key, found)) if isinstance(found, list) else frozenset()
 
     def _fail(self, where: str, why: str) -> NoReturn:
         raise self._refused(where, why)
@@ -343,19 +345,15 @@ def _common_types(one: list[str] | None, two: list[str] | None) -> list[str]:
     return found
 
 
-def _are_disjoint(values: Sequence[list[object] | None]) -> bool:
-    """Return whether no value is in two lists, as far as that is found out quickly."""
+def _are_disjoint(keys: Sequence[frozenset[object]]) -> bool:
+    """Return whether each lists values, and none is in two lists."""
+    if len(keys) == 2:  # of many pairs, whose shorter list is gone through
+        return all(keys) and keys[0].isdisjoint(keys[1])
     seen: set[object] = set()
-    nested: list[object] = []
-    for each in values:
-        scalars = {value for value in each or [] if not isinstance(value, (list, dict))}
-        more = [value for value in each or [] if isinstance(value, (list, dict))]
-        if not each or not seen.isdisjoint(scalars) or len(more) * len(nested) > _MAX_NESTED:
+    for each in keys:
+        if not each or not seen.isdisjoint(each):
             return False
-        if any(value in nested for value in more):
-            return False
-        seen |= scalars
-        nested += more
+        seen |= each
     return True
 
 

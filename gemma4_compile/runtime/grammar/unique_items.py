@@ -60,6 +60,7 @@ class _Values:
         if choices is not None:
             return _joined(self.of(one, depth + 1) for one in choices)
         found = self._listed(plain)
+        self.reader.count(len(found or ()), self.where)
         self.left -= len(found or ())
         return None if self.left < 0 else found
 
@@ -69,6 +70,7 @@ class _Values:
             values = plain.get("enum", [plain.get("const")])
             if not isinstance(values, list) or len(values) > MOST_VALUES or set(plain) - _BESIDE:
                 return None
+            self.reader.count(len(values), self.where)
             if "const" in plain:
                 values = [value for value in values if json_key(value) == json_key(plain["const"])]
             return _joined([[value for value in values if fits(value, kinds, plain)]])
@@ -127,9 +129,10 @@ def without_unique_items(part: Mapping[str, object], reader: SchemaReader) -> Ma
         return part
     try:
         values = listed_values(part.get("items"), reader, "items")
+        lists = None if values is None else _lists(values, low, high)
+        reader.count(sum(map(len, lists or ())), "items")
     except UsageError:
         return part
-    lists = None if values is None else _lists(values, low, high)
     if not lists:
         return part
     described = {key: value for key, value in rest.items() if key not in constraints(part)}

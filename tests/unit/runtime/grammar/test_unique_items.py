@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -243,3 +244,17 @@ def test_replies_follow_it() -> None:
     schema["properties"] = {"r": {"type": "array", "uniqueItems": True}}
     with pytest.raises(UsageError, match="uniqueItems"):
         grammars.compile(schema)
+
+
+@pytest.mark.parametrize("values", [900, 10])
+def test_lists_of_values_that_are_repeated_are_read_in_bounded_work(values: int) -> None:
+    """A schema of 100 KiB that took a minute, or as much memory as there is."""
+    few = {"enum": [f"v{i}" for i in range(values)]}
+    items = {"anyOf": [{"$ref": "#/$defs/few"}] * 8}
+    part = {"type": "array", "uniqueItems": True, "items": {"$ref": "#/$defs/items"}}
+    root = {"$defs": {"few": few, "items": items}}
+    reader = SchemaReader(root, refused)
+    begin = time.process_time()
+    found = [without_unique_items(part, reader) for _ in range(1000)]
+    assert found[-1] is part, "it stays, for the library to refuse"
+    assert time.process_time() - begin < 10
