@@ -53,7 +53,7 @@ class _Api:
         model, ignored = self._service.model, self._exchange.ignored()
         most = self._exchange.limits.messages
         parsed = await self._exchange.understood(
-            request, lambda: read_chat_request(body, model.defaults, most, ignored)
+            request, body, lambda: read_chat_request(body, model.defaults, most, ignored)
         )
         asked = await self._exchange.chat(request, parsed, ignored)
         answer = ChatAnswer(model.name, asked.note, parsed.tools, parsed.custom)

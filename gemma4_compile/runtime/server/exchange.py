@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -70,14 +70,20 @@ class Exchange:
         return await self._bodies.read(request)
 
     async def understood(
-        self, request: HttpRequest, read: Callable[[], _Read], *, may_be_long: bool = False
+        self,
+        request: HttpRequest,
+        body: object,
+        read: Callable[[], _Read],
+        *,
+        may_be_long: bool = False,
     ) -> _Read:
-        """What a request asks for, by its body; of a long one beside the event loop.
+        """What a request asks for; of one that takes long beside the event loop.
 
         A body of some megabytes may hold 100,000 parts: a second in which nobody else would hear.
-        So may what a short one names; `may_be_long` says so.
+        Declarations of tools may put in as much by references, and so may what a short body names;
+        `may_be_long` says so.
         """
-        if not (may_be_long or is_long(request)):
+        if not (may_be_long or is_long(request) or _declares(body)):
             return read()
         return await unless_gone(request, self._beside(read))
 
@@ -142,6 +148,11 @@ class Exchange:
         settings = self.service.model.media
         messages, media = without_untaken(parsed.messages, parsed.media, settings, ignored)
         return replace(parsed, messages=messages, media=media)
+
+
+def _declares(body: object) -> bool:
+    """Return whether a body has declarations of tools."""
+    return isinstance(body, Mapping) and bool(body.get("tools"))
 
 
 def _owned(parsed: _Parsed, request: HttpRequest) -> _Parsed:

@@ -75,6 +75,8 @@ class _Messages:
         ignored = self._exchange.ignored()
         defaults, most = self._exchange.service.model.defaults, self._exchange.limits.messages
         parsed = await self._exchange.understood(
-            request, lambda: read_messages_request(body, defaults, most, ignored, counts=counts)
+            request,
+            body,
+            lambda: read_messages_request(body, defaults, most, ignored, counts=counts),
         )
         return parsed, ignored

@@ -54,7 +54,7 @@ class _Ollama:
         body = await self._exchange.body(request)
         defaults, most = self._service.model.defaults, self._exchange.limits.messages
         parsed = await self._exchange.understood(
-            request, lambda: read_chat(body, defaults, most, ignored)
+            request, body, lambda: read_chat(body, defaults, most, ignored)
         )
         return await self._answer(request, parsed, ignored, of_chat)
 

@@ -110,6 +110,7 @@ class _Responses:
         ignored, tenant = self._exchange.ignored(), tenant_of(request)
         parsed = await self._exchange.understood(
             request,
+            body,
             lambda: read_response_request(
                 body,
                 self._exchange.service.model.defaults,
