@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.passes.lowering import generate, lower
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.test_mistakes import BARRIER, other, without
 from tests.numerics.kernel_cases import make_case
 from tests.unit.model_spec.exported import tensor
 
@@ -166,3 +169,37 @@ def test_every_kernel_computes_its_definition(
         emulated = EmulatedCases.load(cases, metal_device, path)
         for order in ORDERS:
             emulated.check(order)
+
+
+# Each with the kernel that is changed.
+MISTAKES: dict[str, tuple[str, Callable[[str], str]]] = {
+    "no barrier before the bin is read": ("top_p_bin", without(BARRIER, 2)),
+    "no barrier before digits are counted": ("draw_top_p", without(BARRIER, 0)),
+    "no barrier before counts are read": ("draw_top_p", without(BARRIER, 1)),
+    "a running sum of too few": ("top_p_bin", other(r"(simd_shuffle_up\(.*), 4\)", r"\1, 3)")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found(
+    name: str, library: Path, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    kernel, change = MISTAKES[name]
+    own = shutil.copy(library, tmp_path / "draws.so")  # what is loaded already keeps its kernels
+    rows, top_p = np.stack([CASES["narrow"]] * len(UNIFORMS)), 0.5
+    wrong: list[str] = []
+
+    def changed(source: str) -> str:
+        return change(source) if f"kernel void {kernel}_kernel" in source else source
+
+    for order in ORDERS:
+        reverse = order == "descending"
+        with (
+            emulator.threads_in_descending_order() if reverse else nullcontext(),
+            emulator.mistake(changed),
+        ):
+            drawn = draw(own, metal_device, rows, (0.8, top_p), UNIFORMS)
+        in_range = np.clip(drawn, 0, VOCAB - 1)
+        wrong += check(rows[0], in_range, top_p, 0.8)
+    assert wrong
