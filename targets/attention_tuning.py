@@ -28,6 +28,7 @@ class DecodeAttentionTuning:
     warp_threads, warp_resident : of such a block; blocks that a multiprocessor holds
     matrix_head_dim : channels of heads from which on one position, and one in each of several
         sequences, have the block of kernels/attention/tensor_core_decode.py; 0: none
+    early_keys : earlier calls' keys are asked for before the launches ahead have ended
     """
 
     threads: int = 256
@@ -47,3 +48,4 @@ class DecodeAttentionTuning:
     warp_threads: int = 256
     warp_resident: int = 2
     matrix_head_dim: int = 0
+    early_keys: bool = False

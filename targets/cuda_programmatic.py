@@ -9,7 +9,8 @@ read what the others made.
 In the image for `sm_90a` alone the text does something: each kernel lets the next one begin, and
 waits for the one before it ahead of its first access to anything but weights. It takes its pointers
 from that wait, for ptxas moves loads of memory that nothing writes, as it thinks by `__restrict__`,
-ahead of it otherwise. Weights' pointers come from where the next one is let in: those loads it
+ahead of it otherwise. A kernel that knows more of what it reads says itself where it waits
+(`wait_for_launches`). Weights' pointers come from where the next one is let in: those loads it
 would move behind the wait, to where their values are needed.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import re
 
 from gemma4_compile.errors import TargetError
+from gemma4_compile.targets.kernels.common.builtins import WAIT_FOR_LAUNCHES
 
 _HEAD = re.compile(
     r'extern "C" __global__ void (?:__launch_bounds__\(\d+(?:, (\d+))?\) )?(\w+)\((.*)\) \{'
@@ -72,6 +74,8 @@ def _body(name: str, parameters: str, body: list[str], is_bounded: bool) -> list
     if name.startswith(_CHUNKS):
         return body
     pointers = [one.split()[-1] for one in parameters.split(", ") if "*" in one]
+    if any(_is_wait(line) for line in body):
+        return _waiting_itself(pointers, body)
     own = [pointer for pointer in pointers if not _WEIGHTS.fullmatch(pointer)]
     weights = [pointer for pointer in pointers if _WEIGHTS.fullmatch(pointer)]
     if not (is_bounded and _VECTORS.fullmatch(name)):
@@ -79,6 +83,24 @@ def _body(name: str, parameters: str, body: list[str], is_bounded: bool) -> list
     at = _first_access(body, own)
     begin, wait = _taking(_BEGIN_NEXT, weights), _taking(_WAIT, own)
     return [_GUARD, *begin, "#endif", *body[:at], _GUARD, *wait, "#endif", *body[at:]]
+
+
+def _is_wait(line: str) -> bool:
+    return line.strip() == f"{WAIT_FOR_LAUNCHES}();"
+
+
+def _waiting_itself(pointers: list[str], body: list[str]) -> list[str]:
+    """The statements of a kernel that says where it waits.
+
+    What it names ahead of the first of those places is of earlier calls.
+    """
+    ahead = "\n".join(body[: next(i for i, line in enumerate(body) if _is_wait(line))])
+    early = [one for one in pointers if re.search(rf"\b{re.escape(one)}\b", ahead)]
+    late = [one for one in pointers if one not in early]
+    result = [_GUARD, *_taking(_BEGIN_NEXT, early), "#endif"]
+    for line in body:
+        result += [_GUARD, *_taking(_WAIT, late), "#endif"] if _is_wait(line) else [line]
+    return result
 
 
 def _taking(statement: str, pointers: list[str]) -> list[str]:

@@ -25,7 +25,7 @@ from tests.numerics.kernel_cases import KernelCase, differences, make_case
 def make_spec() -> TargetSpec:
     """CUDA's kernels with tensor cores for heads of any size that they take."""
     tuning = emulator.TENSOR_CORES.tuning
-    matrices = replace(tuning.decode_attention, matrix_head_dim=256)
+    matrices = replace(tuning.decode_attention, matrix_head_dim=256, early_keys=True)
     return replace(emulator.TENSOR_CORES, tuning=replace(tuning, decode_attention=matrices))
 
 

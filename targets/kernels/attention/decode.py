@@ -35,6 +35,7 @@ from gemma4_compile.targets.kernels.attention.warp_shape import (
     warp_shape,
 )
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident
+from gemma4_compile.targets.kernels.common.builtins import wait_for_launches
 from gemma4_compile.targets.spec import TargetSpec
 
 Shape: TypeAlias = DecodeShape | WarpShape | TensorCoreDecodeShape
@@ -78,6 +79,9 @@ def _attend(
     """Launch the kernel of a shape."""
     owns, held = operator.owns_kv, 0 if isinstance(shape, DecodeShape) else shape.resident
     slices = operator.heads // operator.kv_heads // shape.heads  # that share a KV head
+    # Positions and the keys before the new one are of earlier calls. A later part of a cache has
+    # blocks that do nothing, which would not wait.
+    waits = spec.tuning.decode_attention.early_keys and operator.part.is_first
     parts = operator.heads // shape.heads
     grid = operator.splits, parts * args.n if operator.is_joint else parts
     with (
@@ -118,7 +122,11 @@ def _attend(
             norms = DecodeNorms(operator, attention, step, i)
         with T.If(begin < end):
             with T.Then():
+                if waits and not owns:
+                    wait_for_launches()
                 attention.load_keys(begin, last, g)
+                if waits and owns:
+                    wait_for_launches()
                 attention.pad_query()
                 if norms is None:
                     attention.load_query(first, i)
@@ -132,6 +140,8 @@ def _attend(
                 attention.finish(split, first)
             if operator.part.is_first:
                 with T.Else():
+                    if waits:
+                        wait_for_launches()
                     attention.store_empty(split, first)
 
 

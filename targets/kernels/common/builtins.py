@@ -6,6 +6,7 @@ Kernels say them in WGSL's words; a target with other words has a pass that tran
 from __future__ import annotations
 
 from tvm import tirx
+from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.types import Expr
 
@@ -14,6 +15,7 @@ EXCHANGE = "subgroupShuffleXor"
 SMALLEST = "subgroupMin"
 NEAREST = "round"
 HALVES = "gemma4_halves"
+WAIT_FOR_LAUNCHES = "gemma4_wait_for_launches"
 
 
 def dot4(a: Expr, b: Expr) -> Expr:
@@ -39,6 +41,15 @@ def halves(word: Expr) -> Expr:
     WGSL has no such word that keeps the smallest numbers; wgsl_halves.py has the function.
     """
     return tirx.call_pure_extern("float32x2", HALVES, word)
+
+
+def wait_for_launches() -> None:
+    """Here at the latest what the launches before this one made is there.
+
+    CUDA alone (targets/cuda_programmatic.py). A kernel with it says for itself that what it reads
+    ahead of it is of earlier calls; every thread gets to one, on whatever way.
+    """
+    T.evaluate(tirx.call_extern("void", WAIT_FOR_LAUNCHES))
 
 
 def smallest_of_subgroup(value: Expr) -> Expr:

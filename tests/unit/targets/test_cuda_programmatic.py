@@ -121,3 +121,14 @@ def test_kernels_of_chunks_stay_as_they_are(name: str) -> None:
 def test_a_kernel_in_another_form_is_refused() -> None:
     with pytest.raises(TargetError, match="in a form that is not known"):
         begin_early(kernel("one", "y_ptr[0] = 1;").replace('extern "C" ', ""))
+
+
+def test_a_kernel_that_says_where_waits_there() -> None:
+    """Whatever it reads ahead of that place is none of what it takes from there."""
+    wait = "gemma4_wait_for_launches();"
+    statements = "if (n < 3) {", "int k = q_weight0_ptr[0];", wait, "y_ptr[0] = k;", "} else {"
+    text = begin_early(kernel("decode_attention_kernel", *statements, wait, "y_ptr[1] = 0;", "}"))
+    found = body_of(text)
+    assert found == [BEGIN, *statements[:2], WAIT, *statements[3:], WAIT, "y_ptr[1] = 0;", "}"]
+    assert text.count(f'"{WAIT};" : "+l"(q_scale0_ptr), "+l"(y_ptr) : : "memory"') == 2
+    assert f'"{BEGIN};" : "+l"(q_weight0_ptr) : : "memory"' in text
