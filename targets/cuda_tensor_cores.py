@@ -12,24 +12,35 @@ from collections.abc import Mapping
 from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     ADD_SCALED,
     BEGIN_COPY,
+    BEGIN_STAGE_COPY,
+    BEGIN_STAGE_HALF,
     CLIP,
     COPY,
     COPY_HALF,
     DECODE,
     END_COPY,
+    END_STAGE,
+    END_STAGE_COPY,
+    END_STAGE_HALF,
     LOAD,
     LOAD_HALF,
     LOAD_TRANSPOSED,
+    MOST_STAGES,
     MULTIPLY_ADD,
     MULTIPLY_ADD_BYTES,
     MULTIPLY_ADD_GROUP,
     MULTIPLY_ADD_GROUP_EXACTLY,
     MULTIPLY_ADD_LEVELS,
+    MULTIPLY_ADD_ROWS,
+    MULTIPLY_ADD_ROWS_EXACTLY,
+    MULTIPLY_ROWS,
     PACK,
+    READ_HALF,
     STORE_LANE,
     STREAM,
     SUM_ROWS,
     WAIT_FOR_COPIES,
+    WAIT_FOR_STAGE,
     WARP_BARRIER,
 )
 
@@ -66,6 +77,43 @@ __forceinline__ __device__ void {name}() {{
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" : : : "memory");
 #endif
+}}
+"""
+# Before Ampere such a copy is made at once.
+_BEGIN_STAGE = """
+__forceinline__ __device__ void {name}(unsigned int* registers, void* to, const void* from) {{
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {size};"
+               : : "r"((unsigned int)__cvta_generic_to_shared(to)),
+                   "l"(__cvta_generic_to_global(from)) : "memory");
+#else
+  *({type}*)to = *(const {type}*)from;
+#endif
+}}
+"""
+_END_STAGE_COPY = """
+__forceinline__ __device__ void {name}(void* to, const unsigned int* registers) {{
+}}
+"""
+_END_STAGE = """
+__forceinline__ __device__ void {name}() {{
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" : : : "memory");
+#endif
+}}
+"""
+_WAIT_FOR_STAGE = """
+__forceinline__ __device__ void {name}() {{
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group {but};" : : : "memory");
+#endif
+}}
+"""
+_READ_HALF = """
+__forceinline__ __device__ void {name}(void* to, const void* from) {{
+  unsigned int* words = (unsigned int*)to;
+  asm volatile("ld.global.v2.u32 {{%0, %1}}, [%2];"
+               : "=r"(words[0]), "=r"(words[1]) : "l"(__cvta_generic_to_global(from)));
 }}
 """
 _STORE_LANE = """
@@ -154,6 +202,56 @@ _ADD = "sums[2 * half + k] += (above - none) * (a_scales[half] * b_scales[k]);"
 _ADD_EXACTLY = (
     "sums[2 * half + k] += fmaf(above, b_scales[k], -(none * b_scales[k])) * a_scales[half];"
 )
+# The same with a result elsewhere than the integers that a sum begins with.
+_ROWS_PRODUCT = """
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%10, %11, %12, %13}};"
+      : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+        "r"(begins[0]), "r"(begins[1]), "r"(begins[2]), "r"(begins[3]));
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] = begins[i];
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int part = 0; part < 2; ++part)
+      asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {{%0, %1}}, {{%2}}, {{%3}}, {{%0, %1}};"
+          : "+r"(c[2 * half]), "+r"(c[2 * half + 1]) : "r"(a[2 * part + half]), "r"(b[part]));
+#endif
+"""
+_MULTIPLY_ROWS = (
+    """
+__forceinline__ __device__ void {name}(int* c, const int* begins, const unsigned int* a,
+                                       const unsigned int* b) {{"""
+    + _ROWS_PRODUCT
+    + """\
+}}
+"""
+)
+_MULTIPLY_ADD_ROWS = (
+    """
+__forceinline__ __device__ void {name}(float* sums, const unsigned int* a, const unsigned int* b,
+                                       const int* begins, const float* a_scales,
+                                       const float* b_scales) {{
+  int c[4];"""
+    + _ROWS_PRODUCT
+    + """\
+  const float none = __int_as_float(0x4B400000);
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {{
+      float above = __int_as_float(c[2 * half + k]);
+      {add}
+    }}
+}}
+"""
+)
+_ADD_ROWS_EXACTLY = (
+    "sums[2 * half + k] += fmaf(above, a_scales[half], -(none * a_scales[half])) * b_scales[k];"
+)
 _MULTIPLY_ADD_LEVELS = (
     """
 __forceinline__ __device__ void {name}(int* c, const unsigned int* a, const unsigned int* b) {{"""
@@ -223,6 +321,18 @@ SOURCES: Mapping[str, str] = {
     BEGIN_COPY: _BEGIN_COPY.format(name=BEGIN_COPY),
     END_COPY: _END_COPY.format(name=END_COPY),
     WAIT_FOR_COPIES: _WAIT_FOR_COPIES.format(name=WAIT_FOR_COPIES),
+    BEGIN_STAGE_COPY: _BEGIN_STAGE.format(
+        name=BEGIN_STAGE_COPY, cache="cg", size=16, type="uint4"
+    ),
+    BEGIN_STAGE_HALF: _BEGIN_STAGE.format(name=BEGIN_STAGE_HALF, cache="ca", size=8, type="uint2"),
+    END_STAGE_COPY: _END_STAGE_COPY.format(name=END_STAGE_COPY),
+    END_STAGE_HALF: _END_STAGE_COPY.format(name=END_STAGE_HALF),
+    END_STAGE: _END_STAGE.format(name=END_STAGE),
+    **{
+        f"{WAIT_FOR_STAGE}{but}": _WAIT_FOR_STAGE.format(name=f"{WAIT_FOR_STAGE}{but}", but=but)
+        for but in range(MOST_STAGES)
+    },
+    READ_HALF: _READ_HALF.format(name=READ_HALF),
     STORE_LANE: _STORE_LANE.format(name=STORE_LANE),
     LOAD: _LOAD.format(name=LOAD, form=""),
     LOAD_TRANSPOSED: _LOAD.format(name=LOAD_TRANSPOSED, form=".trans"),
@@ -231,6 +341,11 @@ SOURCES: Mapping[str, str] = {
     MULTIPLY_ADD_GROUP: _MULTIPLY_ADD_GROUP.format(name=MULTIPLY_ADD_GROUP, add=_ADD),
     MULTIPLY_ADD_GROUP_EXACTLY: _MULTIPLY_ADD_GROUP.format(
         name=MULTIPLY_ADD_GROUP_EXACTLY, add=_ADD_EXACTLY
+    ),
+    MULTIPLY_ROWS: _MULTIPLY_ROWS.format(name=MULTIPLY_ROWS),
+    MULTIPLY_ADD_ROWS: _MULTIPLY_ADD_ROWS.format(name=MULTIPLY_ADD_ROWS, add=_ADD),
+    MULTIPLY_ADD_ROWS_EXACTLY: _MULTIPLY_ADD_ROWS.format(
+        name=MULTIPLY_ADD_ROWS_EXACTLY, add=_ADD_ROWS_EXACTLY
     ),
     MULTIPLY_ADD_LEVELS: _MULTIPLY_ADD_LEVELS.format(name=MULTIPLY_ADD_LEVELS),
     SUM_ROWS: _SUM_ROWS.format(name=SUM_ROWS),

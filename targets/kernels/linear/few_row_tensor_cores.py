@@ -28,6 +28,11 @@ from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     tensor_core_shape,
 )
 from gemma4_compile.targets.kernels.tiles.minima_products import weights_of
+from gemma4_compile.targets.kernels.tiles.staged_products import (
+    StagedRows,
+    StagedWeights,
+    multiply_staged,
+)
 from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS
 from gemma4_compile.targets.kernels.tiles.warps import Warp
 from gemma4_compile.targets.spec import TargetSpec
@@ -60,10 +65,18 @@ def multiply_on_tensor_cores(matmul: FewRowMatmul, spec: TargetSpec) -> None:
         def row_of(row: Expr) -> Expr:
             return tirx.min(first + row, rows - 1) if rows % shape.rows else first + row
 
-        weights = weights_of(warp, matmul.weights, first, row_of)
+
+        def row_of_x(row: Expr) -> Expr:
+            return begin + tirx.min(row, count - 1)
+
         # Sums of rows of x that there are not are not stored.
-        left = Rows(warp, matmul.x, lambda i: begin + tirx.min(i, count - 1), layout)
-        sums = multiply(warp, weights, left)
+        if shape.stages:
+            staged = StagedWeights(warp, matmul.weights, first, row_of)
+            rows_of_x = StagedRows(warp, matmul.x, row_of_x, layout, staged.groups_at_once)
+            sums = multiply_staged(warp, staged, rows_of_x)
+        else:
+            weights = weights_of(warp, matmul.weights, first, row_of)
+            sums = multiply(warp, weights, Rows(warp, matmul.x, row_of_x, layout))
         values = shared((BYTE_ROWS * GROUP,)) if packs else None
 
         def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:

@@ -153,7 +153,7 @@ class Weights:
         for k in range(shape.warp_rows // READ_ROWS):
             row = self._place + k * READ_ROWS % BYTE_ROWS
             tile = bind(self._first_piece + k * READ_ROWS // BYTE_ROWS * TILE_PIECES)
-            to = address(self._memory, tile + _place(bind(row), self._piece))
+            to = address(self._memory, tile + place_of(bind(row), self._piece))
             copy_piece(to, address(self._next_words, k * PIECE_WORDS))
         self._take_scales()
         warp_barrier()
@@ -175,7 +175,7 @@ class Weights:
         """Load the operands of a part of the step's groups; return how many they are."""
         warp, shape, count = self._warp, self._warp.shape, self._groups_at_once
         row, matrix = tirx.floormod(warp.lane, BYTE_ROWS), tirx.floordiv(warp.lane, BYTE_ROWS)
-        source = bind(self._first_piece + _place(bind(row), bind(matrix + part * MATRICES)))
+        source = bind(self._first_piece + place_of(bind(row), bind(matrix + part * MATRICES)))
         for tile in range(shape.tiles):
             to = address(self._words, tile * MATRICES)
             load_matrices(to, address(self._memory, source + tile * TILE_PIECES))
@@ -296,6 +296,6 @@ def store_sums(
             body(i, row, [total(index) for index in range(step)])
 
 
-def _place(row: Expr, piece: Expr) -> Expr:
+def place_of(row: Expr, piece: Expr) -> Expr:
     """Where a row's piece lies in a tile: in other banks than the same one of the rows around."""
     return bind(row * STEP_PIECES + tirx.bitwise_xor(piece, row))

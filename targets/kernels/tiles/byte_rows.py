@@ -91,7 +91,7 @@ class Rows:
         With minima they add nothing, and the sums of the rows' groups are kept for `sum_of`.
         """
         pair = [bind(self._words[index * HALVES + half]) for half in range(HALVES)]
-        right = _in_order(*pair) if self._layout.products.interleaved else pair
+        right = in_order(*pair) if self._layout.products.interleaved else pair
         factor = -self._layout.products.byte_zero if self._sums is None else 1
         minus = bits(factor % 256 * ONES)
         for half, source in ((0, self._warp.magic), (1, sums)):
@@ -110,7 +110,7 @@ class Rows:
         return self._sums[k]
 
 
-def _in_order(near: Expr, far: Expr) -> list[Expr]:
+def in_order(near: Expr, far: Expr) -> list[Expr]:
     """Eight neighbouring bytes in the order of the halves of a word of 4-bit weights."""
     low, high, half = bits(0xFFFF), bits(0xFFFF0000), bits(16)
     even = tirx.bitwise_or(tirx.bitwise_and(near, low), tirx.shift_left(far, half))

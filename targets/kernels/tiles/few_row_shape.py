@@ -38,6 +38,7 @@ class TensorCoreShape:
     bands : of tiles in a block, each with warps of its own
     resident : blocks that a multiprocessor is to hold
     minima : whether groups have a minimum beside the scale
+    stages : of shared memory for weights on their way (staged_products.py); 0: in registers
     """
 
     tiles: int
@@ -48,6 +49,7 @@ class TensorCoreShape:
     bands: int = 1
     resident: int = 1
     minima: bool = False
+    stages: int = 0
 
     @property
     def threads(self) -> int:
@@ -85,6 +87,7 @@ class TensorCoreShape:
         term_bytes = TERM_BYTES if self.minima else 0
         scales = self.warp_rows * self.groups * (self.scale_bytes + term_bytes)
         handed_on = self.bands * self.warps * (self.warp_pieces * PIECE_BYTES + scales)
+        handed_on *= max(1, self.stages)
         sums = self.warps * BYTE_ROWS * self.pitch * 4
         return handed_on + sums + BYTE_ROWS * (GROUP + 1) * 4
 

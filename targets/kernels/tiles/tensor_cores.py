@@ -36,11 +36,22 @@ LOAD_HALF = "gemma4_load_8_of_16_bytes"
 BEGIN_COPY = "gemma4_begin_copy"
 END_COPY = "gemma4_end_copy"
 WAIT_FOR_COPIES = "gemma4_wait_for_copies"
+BEGIN_STAGE_COPY = "gemma4_begin_stage_copy"
+BEGIN_STAGE_HALF = "gemma4_begin_stage_copy_of_8_bytes"
+END_STAGE_COPY = "gemma4_end_stage_copy"
+END_STAGE_HALF = "gemma4_end_stage_copy_of_8_bytes"
+END_STAGE = "gemma4_end_stage"
+WAIT_FOR_STAGE = "gemma4_wait_for_all_stages_but_"  # and their number
+MOST_STAGES = 6
+READ_HALF = "gemma4_read_8_bytes"
 STORE_LANE = "gemma4_store_lane"
 LOAD = "gemma4_load_matrices"
 LOAD_TRANSPOSED = "gemma4_load_matrices_transposed"
 MULTIPLY_ADD = "gemma4_multiply_add"
 MULTIPLY_ADD_BYTES = "gemma4_multiply_add_bytes"
+MULTIPLY_ROWS = "gemma4_multiply_rows"
+MULTIPLY_ADD_ROWS = "gemma4_multiply_add_rows"
+MULTIPLY_ADD_ROWS_EXACTLY = "gemma4_multiply_add_rows_exactly"
 MULTIPLY_ADD_GROUP = "gemma4_multiply_add_group"
 MULTIPLY_ADD_GROUP_EXACTLY = "gemma4_multiply_add_group_exactly"
 MULTIPLY_ADD_LEVELS = "gemma4_multiply_add_levels"
@@ -104,6 +115,36 @@ def wait_for_copies() -> None:
     _call(WAIT_FOR_COPIES)
 
 
+def begin_stage_copy(registers: Expr, to: Expr, source: Expr, is_half: bool = False) -> None:
+    """Begin to copy 16 bytes of an argument, or 8, to a stage of shared memory that nobody reads.
+
+    Stages end by `end_stage`, and `wait_for_stage` waits for them in this order. `registers` are
+    words that nothing touches where the copy goes by itself, or is made at once.
+    """
+    _call(BEGIN_STAGE_HALF if is_half else BEGIN_STAGE_COPY, registers, to, source)
+
+
+def end_stage_copy(to: Expr, registers: Expr, is_half: bool = False) -> None:
+    """What `begin_stage_copy` copies is there, as far as the thread itself is concerned."""
+    _call(END_STAGE_HALF if is_half else END_STAGE_COPY, to, registers)
+
+
+def end_stage() -> None:
+    """All copies begun since the stage before are one."""
+    _call(END_STAGE)
+
+
+def wait_for_stage(but: int) -> None:
+    """Wait for the thread's copies of all stages but the last ones, a number of them."""
+    assert 0 <= but < MOST_STAGES, "has a text"
+    _call(f"{WAIT_FOR_STAGE}{but}")
+
+
+def read_half_piece(to: Expr, source: Expr) -> None:
+    """Read 8 bytes of an argument into registers, here and no later."""
+    _call(READ_HALF, to, source)
+
+
 def store_lane(piece: Expr, lane: Expr, value: Expr) -> None:
     """Write one of the four float32 of a piece."""
     _call(STORE_LANE, piece, lane, value)
@@ -133,6 +174,31 @@ def multiply_add_bytes(to: Expr, sums: Expr, a: Expr, b: Expr) -> None:
     A's row t / 4 with B's rows t % 4 * 2 and the next.
     """
     _call(MULTIPLY_ADD_BYTES, to, sums, a, b)
+
+
+def multiply_rows(to: Expr, sums: Expr, a: Expr, b: Expr) -> None:
+    """Write the product of 16 rows with 8 over 32 channels of bytes plus four int32 to four others.
+
+    Sums and operands lie as in `multiply_add_group`.
+    """
+    _call(MULTIPLY_ROWS, to, sums, a, b)
+
+
+def multiply_add_rows(
+    sums: Expr,
+    operands: tuple[Expr, Expr],
+    begins: Expr,
+    scales: tuple[Expr, Expr],
+    is_exact: bool,
+) -> None:
+    """As `multiply_add_group`, of integers that begin with four others, on 3 * 2**22 as a float32.
+
+    Parameters
+    ----------
+    is_exact : 3 * 2**22 times a scale of A is a float32, as of float16
+    """
+    name = MULTIPLY_ADD_ROWS_EXACTLY if is_exact else MULTIPLY_ADD_ROWS
+    _call(name, sums, *operands, begins, *scales)
 
 
 def multiply_add_group(
