@@ -25,7 +25,7 @@ from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     LOAD,
     LOAD_HALF,
     LOAD_TRANSPOSED,
-    MOST_STAGES,
+    LOAD_WORD,
     MULTIPLY_ADD,
     MULTIPLY_ADD_BYTES,
     MULTIPLY_ADD_GROUP,
@@ -35,12 +35,13 @@ from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     MULTIPLY_ADD_ROWS_EXACTLY,
     MULTIPLY_ROWS,
     PACK,
-    READ_HALF,
     STORE_LANE,
     STREAM,
     SUM_ROWS,
+    WAIT_BUT_ONE,
+    WAIT_BUT_TWO,
     WAIT_FOR_COPIES,
-    WAIT_FOR_STAGE,
+    WAIT_FOR_STAGES,
     WARP_BARRIER,
 )
 
@@ -50,7 +51,7 @@ __forceinline__ __device__ void {name}(void* to, const void* from) {{
 }}
 """
 _LOAD_HALF = """
-__forceinline__ __device__ void {name}(unsigned int* to, const void* piece, int half) {{
+__forceinline__ __device__ void {name}(void* to, const void* piece, int half) {{
   *(uint2*)to = ((const uint2*)piece)[half];
 }}
 """
@@ -109,11 +110,9 @@ __forceinline__ __device__ void {name}() {{
 #endif
 }}
 """
-_READ_HALF = """
-__forceinline__ __device__ void {name}(void* to, const void* from) {{
-  unsigned int* words = (unsigned int*)to;
-  asm volatile("ld.global.v2.u32 {{%0, %1}}, [%2];"
-               : "=r"(words[0]), "=r"(words[1]) : "l"(__cvta_generic_to_global(from)));
+_LOAD_WORD = """
+__forceinline__ __device__ void {name}(void* to, const void* piece, int word) {{
+  *(unsigned int*)to = ((const unsigned int*)piece)[word];
 }}
 """
 _STORE_LANE = """
@@ -321,18 +320,15 @@ SOURCES: Mapping[str, str] = {
     BEGIN_COPY: _BEGIN_COPY.format(name=BEGIN_COPY),
     END_COPY: _END_COPY.format(name=END_COPY),
     WAIT_FOR_COPIES: _WAIT_FOR_COPIES.format(name=WAIT_FOR_COPIES),
-    BEGIN_STAGE_COPY: _BEGIN_STAGE.format(
-        name=BEGIN_STAGE_COPY, cache="cg", size=16, type="uint4"
-    ),
+    BEGIN_STAGE_COPY: _BEGIN_STAGE.format(name=BEGIN_STAGE_COPY, cache="cg", size=16, type="uint4"),
     BEGIN_STAGE_HALF: _BEGIN_STAGE.format(name=BEGIN_STAGE_HALF, cache="ca", size=8, type="uint2"),
     END_STAGE_COPY: _END_STAGE_COPY.format(name=END_STAGE_COPY),
     END_STAGE_HALF: _END_STAGE_COPY.format(name=END_STAGE_HALF),
     END_STAGE: _END_STAGE.format(name=END_STAGE),
-    **{
-        f"{WAIT_FOR_STAGE}{but}": _WAIT_FOR_STAGE.format(name=f"{WAIT_FOR_STAGE}{but}", but=but)
-        for but in range(MOST_STAGES)
-    },
-    READ_HALF: _READ_HALF.format(name=READ_HALF),
+    WAIT_FOR_STAGES: _WAIT_FOR_STAGE.format(name=WAIT_FOR_STAGES, but=0),
+    WAIT_BUT_ONE: _WAIT_FOR_STAGE.format(name=WAIT_BUT_ONE, but=1),
+    WAIT_BUT_TWO: _WAIT_FOR_STAGE.format(name=WAIT_BUT_TWO, but=2),
+    LOAD_WORD: _LOAD_WORD.format(name=LOAD_WORD),
     STORE_LANE: _STORE_LANE.format(name=STORE_LANE),
     LOAD: _LOAD.format(name=LOAD, form=""),
     LOAD_TRANSPOSED: _LOAD.format(name=LOAD_TRANSPOSED, form=".trans"),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from gemma4_compile.targets.attention_tuning import DecodeAttentionTuning
 from gemma4_compile.targets.byte_tile_tuning import ByteTileTuning, ShortChunkTuning
 from gemma4_compile.targets.simdgroup_tuning import SimdgroupTuning
+from gemma4_compile.targets.staged_tuning import StagedTuning
 from gemma4_compile.targets.warpgroup_tuning import WarpgroupTuning
 
 if TYPE_CHECKING:
@@ -340,6 +341,7 @@ class Tuning:
     subgroup_matrices: SubgroupMatrixTuning = field(default_factory=SubgroupMatrixTuning)
     simdgroups: SimdgroupTuning = field(default_factory=SimdgroupTuning)
     few_row_tensor_cores: FewRowTensorCoreTuning = field(default_factory=FewRowTensorCoreTuning)
+    staged: StagedTuning = field(default_factory=StagedTuning)
     short_chunks: ShortChunkTuning = field(default_factory=ShortChunkTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
     prefill_attention: PrefillAttentionTuning = field(default_factory=PrefillAttentionTuning)

@@ -39,6 +39,7 @@ class TensorCoreShape:
     resident : blocks that a multiprocessor is to hold
     minima : whether groups have a minimum beside the scale
     stages : of shared memory for weights on their way (staged_products.py); 0: in registers
+    x_by_steps : rows of x come with the weights, in place of all of them before
     """
 
     tiles: int
@@ -50,6 +51,7 @@ class TensorCoreShape:
     resident: int = 1
     minima: bool = False
     stages: int = 0
+    x_by_steps: bool = False
 
     @property
     def threads(self) -> int:
@@ -198,6 +200,8 @@ def reads_tiles(layout: WeightLayout, spec: TargetSpec) -> bool:
 def rows_without_tensor_cores(layout: WeightLayout, spec: TargetSpec) -> int:
     """Rows up to which another kernel reads a matrix faster; 0 where none does."""
     tuning = spec.tuning.few_row_tensor_cores
+    if spec.tuning.staged.block(layout.rows, layout.cols, layout.bits) is not None:
+        return 0
     nbytes = layout.rows * layout.cols * layout.bits // 8
     is_medium = tuning.direct_bytes <= nbytes <= tuning.direct_most_bytes
     return tuning.direct_rows if is_medium else 0

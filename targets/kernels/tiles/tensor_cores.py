@@ -41,9 +41,10 @@ BEGIN_STAGE_HALF = "gemma4_begin_stage_copy_of_8_bytes"
 END_STAGE_COPY = "gemma4_end_stage_copy"
 END_STAGE_HALF = "gemma4_end_stage_copy_of_8_bytes"
 END_STAGE = "gemma4_end_stage"
-WAIT_FOR_STAGE = "gemma4_wait_for_all_stages_but_"  # and their number
-MOST_STAGES = 6
-READ_HALF = "gemma4_read_8_bytes"
+WAIT_FOR_STAGES = "gemma4_wait_for_all_stages"
+WAIT_BUT_ONE = "gemma4_wait_for_all_stages_but_one"
+WAIT_BUT_TWO = "gemma4_wait_for_all_stages_but_two"
+LOAD_WORD = "gemma4_load_4_of_16_bytes"
 STORE_LANE = "gemma4_store_lane"
 LOAD = "gemma4_load_matrices"
 LOAD_TRANSPOSED = "gemma4_load_matrices_transposed"
@@ -135,14 +136,13 @@ def end_stage() -> None:
 
 
 def wait_for_stage(but: int) -> None:
-    """Wait for the thread's copies of all stages but the last ones, a number of them."""
-    assert 0 <= but < MOST_STAGES, "has a text"
-    _call(f"{WAIT_FOR_STAGE}{but}")
+    """Wait for the thread's copies of all stages but the last ones, two at most."""
+    _call((WAIT_FOR_STAGES, WAIT_BUT_ONE, WAIT_BUT_TWO)[but])
 
 
-def read_half_piece(to: Expr, source: Expr) -> None:
-    """Read 8 bytes of an argument into registers, here and no later."""
-    _call(READ_HALF, to, source)
+def load_word(to: Expr, piece: Expr, word: Expr) -> None:
+    """Read one word of a piece, a place of 16 bytes."""
+    _call(LOAD_WORD, to, piece, word)
 
 
 def store_lane(piece: Expr, lane: Expr, value: Expr) -> None:
