@@ -38,6 +38,7 @@ from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.joint_rounds import RIDERS
 from gemma4_compile.runtime.engine.joint_rounds import SWITCH as JOINT_ROUNDS
 from gemma4_compile.runtime.library.native_library import NativeLibrary
+from gemma4_compile.runtime.library.row_stream import SWITCH as ROW_STREAM
 from gemma4_compile.runtime.package.choice import candidates, choose_library, of_library
 from gemma4_compile.runtime.package.package import Package, read_provenance
 from gemma4_compile.system.limits import peak_memory_bytes
@@ -51,6 +52,7 @@ VARIABLES = (
     JOINT_ROUNDS,
     PROGRAMMATIC_LAUNCH,
     RIDERS,
+    ROW_STREAM,
     metal_launcher.SWITCH,
     metal_launcher.LAUNCHES,
     "MTL_DEBUG_LAYER",
