@@ -49,7 +49,9 @@ class CountingKv:
     def length(self, sequence: int) -> int:
         return self.lengths[sequence]
 
-    def begin(self, sequences: tuple[int, ...], counts: tuple[int, ...]) -> None:
+    def begin(
+        self, sequences: tuple[int, ...], counts: tuple[int, ...], *, by_layer: bool = False
+    ) -> None:
         self.begun = dict(zip(sequences, counts, strict=True))
 
     def end(self) -> None:
