@@ -48,6 +48,22 @@ def test_a_short_request_is_answered_while_long_replies_have_all_slots(slots: in
     in_loop(body)
 
 
+def test_who_gets_a_slot_of_eight_waits_for_what_a_free_one_would_have() -> None:
+    def body() -> None:
+        served, tokens = Served(replies(8), ScriptedShelf()), 20
+        for seed in range(8):
+            served.ask(ids(5, seed))
+        served.turn(QUANTUM + 8)
+        served.log.clear()
+        served.finish(served.ask(ids(CHUNK, 99), most=tokens))
+        forwards = [" ".join(sorted(one.split())) for one in served.log]
+        assert len(forwards) == 1 + tokens
+        assert served.log[0].startswith("read")
+        assert set(forwards[1:]) == {"0 1 2 3 4 5 6 7 step"}
+
+    in_loop(body)
+
+
 def test_a_reply_is_put_aside_after_a_while_and_for_what_is_short_alone() -> None:
     def body() -> None:
         served = Served(replies(1), ScriptedShelf())
