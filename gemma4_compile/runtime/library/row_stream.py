@@ -27,6 +27,7 @@ from gemma4_compile.types import Array
 SWITCH = "GEMMA4_ROW_STREAM"
 _BESIDE_OTHERS = 1  # cudaStreamNonBlocking
 _TO_DEVICE = 1  # cudaMemcpyHostToDevice
+_COPY = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 _log = logging.getLogger("gemma4_compile.cuda")
 
 
@@ -75,6 +76,9 @@ class RowStream:
         self._expect = library.linked_function(abi.KV_EXPECT_ROWS)
         self._handle, self._cuda = handle, CudaRuntime()
         self._wait_address = self._cuda.address("cudaStreamWaitEvent")
+        # Of its own types: a long prefix has a hundred copies, for which a forward waits.
+        make = ctypes.CFUNCTYPE(ctypes.c_int, *_COPY)
+        self._copy = make(self._cuda.address("cudaMemcpyAsync"))
         flags = ctypes.c_uint(_BESIDE_OTHERS)
         self._stream = self._cuda.make("cudaStreamCreateWithFlags", flags)
         while len(self._events) < entries + 1:  # and one for all
@@ -99,7 +103,8 @@ class RowStream:
     def _copies(self, sequence: int, entry: int, piece: Rows) -> Iterable[_Copy]:
         array = piece.array
         assert array[0].flags.c_contiguous, "rows lie one after another"
-        sources = [array[half].ctypes.data for half in range(2)]
+        begin = array.__array_interface__["data"][0]
+        sources = begin, begin + array.strides[0]
         count = array.shape[1]
         places = self._places(self._handle, sequence, entry, piece.first, count)
         numbers, done = [int(number) for number in places], 0
@@ -135,15 +140,15 @@ class RowStream:
         cuda, everything = self._cuda, self._events[-1]
         cuda.call("cudaEventRecord", everything, DEFAULT_STREAM)
         cuda.call("cudaStreamWaitEvent", self._stream, everything, ctypes.c_uint(0))
-        kind = ctypes.c_int(_TO_DEVICE)
-        while self._due:
-            one = self._due[0]
-            target, source = ctypes.c_void_p(one.target), ctypes.c_void_p(one.source)
-            size = ctypes.c_size_t(one.nbytes)
-            cuda.call("cudaMemcpyAsync", target, source, size, kind, self._stream)
-            self._due.popleft()
-            if not self._due or self._due[0].entry != one.entry:
-                cuda.call("cudaEventRecord", self._events[one.entry], self._stream)
+        copy, stream, due = self._copy, self._stream, self._due
+        while due:
+            one = due[0]
+            code = copy(one.target, one.source, one.nbytes, _TO_DEVICE, stream)
+            if code:
+                cuda.check("cudaMemcpyAsync", code)
+            due.popleft()
+            if not due or due[0].entry != one.entry:
+                cuda.call("cudaEventRecord", self._events[one.entry], stream)
                 self._coming.add(one.entry)
 
     def _wait_for_all(self) -> None:
