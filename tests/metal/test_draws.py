@@ -186,9 +186,8 @@ def test_a_mistake_is_found(
     name: str, library: Path, metal_device: tvm.runtime.Device, tmp_path: Path
 ) -> None:
     kernel, change = MISTAKES[name]
-    own = Path(
-        shutil.copy(library, tmp_path / "draws.so")
-    )  # what is loaded already keeps its kernels
+    # What is loaded already keeps its kernels.
+    own = Path(shutil.copy(library, tmp_path / "draws.so"))
     rows, top_p = np.stack([CASES["narrow"]] * len(UNIFORMS)), 0.5
     wrong: list[str] = []
 
