@@ -47,6 +47,7 @@ streamed_weights = loading.streamed_weights
 refused_by_room = loading.refused_by_room
 page_locked = experts.page_locked
 rows_by_layer = row_stream.rows_by_layer
+rows_at_once = row_stream.rows_at_once
 rows_for_others = row_stream.rows_for_others
 rows_after_errors = row_stream.rows_after_errors
 rows_are_held = row_stream.rows_are_held

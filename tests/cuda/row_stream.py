@@ -90,6 +90,16 @@ def rows_by_layer(package: Path) -> None:
     assert [one.due for one in again] == [0] * len(launches)
 
 
+def rows_at_once(package: Path) -> None:
+    """Switched off: all rows are there before the first launch of a chunk."""
+    engine, saved = begin(package)
+    bring(engine, saved)
+    launches = launches_of(lambda: engine.prefill(FOLLOWING)).direct
+    assert launches
+    assert [one.due for one in launches] == [0] * len(launches)
+    check(saved, engine.sequence)
+
+
 def rows_for_others(package: Path) -> None:
     """Whatever else is done with sequences comes after all rows; what goes is not waited for."""
     engine, saved = begin(package)

@@ -19,6 +19,7 @@ def test_everything_else_waits_for_all_rows(package: Path) -> None:
 
 
 def test_forwards_come_after_all_rows_where_that_is_switched_off(package: Path) -> None:
+    fake.run("rows_at_once", package, **{SWITCH: "0"})
     fake.run("rows_for_others", package, **{SWITCH: "0"})
 
 
