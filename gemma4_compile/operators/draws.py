@@ -86,6 +86,11 @@ def in_units(share: Expr, bits: int) -> Expr:
     return share.astype("int64")
 
 
+def divisor_of(whole: Expr) -> Expr:
+    """What weights are divided by: 1 where a row has none, as one of NaN, for 0 / 0 has no bin."""
+    return tirx.Select(whole > f32(0.0), whole, f32(1.0))
+
+
 @dataclass(frozen=True)
 class DrawPartials(SoftmaxPartials):
     """As `SoftmaxPartials`, and masses of bins that begin with 0.
@@ -141,6 +146,7 @@ class DrawProbs(VocabularyOperator):
                 with T.serial(0, self.blocks) as b:
                     weight = weight_of(partials[i, b, 0], highest.value, temperature[0])
                     total.add(partials[i, b, 1] * weight)
+                total.set(divisor_of(total.value))
                 with T.serial(0, self.vocab) as v:
                     weight = weight_of(logits[0, i, v], highest.value, temperature[0])
                     store(probs, weight / total.value, i, v)

@@ -20,6 +20,7 @@ from gemma4_compile.operators.draws import (
     DrawProbs,
     TopPBin,
     as_mass,
+    divisor_of,
     fraction_of,
     i64,
     mass_of,
@@ -104,7 +105,7 @@ def make_draw_probs(operator: DrawProbs, spec: TargetSpec) -> tirx.PrimFunc:
             top = merge(highest.value, tirx.max)
             with strided(block, blocks) as b:
                 total.add(partials[i, b, 1] * weight_of(partials[i, b, 0], top, temperature[0]))
-            whole = merge(total.value)
+            whole = bind(divisor_of(merge(total.value)))
             barrier()
             for number, cell in enumerate(own):
                 v = bind(first + number)
