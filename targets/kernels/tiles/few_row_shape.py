@@ -200,8 +200,8 @@ def reads_tiles(layout: WeightLayout, spec: TargetSpec) -> bool:
 def rows_without_tensor_cores(layout: WeightLayout, spec: TargetSpec) -> int:
     """Rows up to which another kernel reads a matrix faster; 0 where none does."""
     tuning = spec.tuning.few_row_tensor_cores
-    if spec.tuning.staged.block(layout.rows, layout.cols, layout.bits) is not None:
-        return 0
+    if layout.form == INTEGERS and spec.tuning.staged.block(layout.rows, layout.cols, layout.bits):
+        return 0  # staged_shape.py: not of groups with minima
     nbytes = layout.rows * layout.cols * layout.bits // 8
     is_medium = tuning.direct_bytes <= nbytes <= tuning.direct_most_bytes
     return tuning.direct_rows if is_medium else 0

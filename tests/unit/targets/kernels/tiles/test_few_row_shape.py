@@ -19,6 +19,7 @@ from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     rows_without_tensor_cores,
     tensor_core_shape,
 )
+from gemma4_compile.targets.kernels.tiles.staged_shape import staged_shape
 from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 
 CUDA = target_spec("cuda")
@@ -114,6 +115,17 @@ def test_matrices_of_medium_size_have_another_kernel_for_one_and_two_rows(
     layout = layout_of((rows,), groups, bits)
     assert rows_without_tensor_cores(layout, CUDA) == direct
     assert reads_tiles(layout, CUDA) == (not direct)
+
+
+@pytest.mark.parametrize(("rows", "channels"), [(5376, 8192), (8192, 3840), (3840, 8192)])
+def test_only_what_comes_by_stages_has_no_other_kernel(rows: int, channels: int) -> None:
+    """Of the same matrix with minima weights come through registers."""
+    minima = MinimaLayout(4, "uint32", GROUP, channels, (rows,))
+    assert staged_shape(minima, rows, CUDA) is None
+    assert rows_without_tensor_cores(minima, CUDA) == OWN.direct_rows
+    integers = layout_of((rows,), channels // GROUP)
+    assert staged_shape(integers, rows, CUDA) is not None
+    assert rows_without_tensor_cores(integers, CUDA) == 0
 
 
 def test_what_is_no_product_of_bytes_reads_no_tiles() -> None:
