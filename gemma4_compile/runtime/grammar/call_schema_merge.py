@@ -195,7 +195,7 @@ class SchemaReader:
         result = {**one, **two}
         for key in set(one) & set(two):
             self.count(_size(one[key]) + _size(two[key]), where)
-            if one[key] != two[key]:
+            if one[key] != two[key] or json_key(one[key]) != json_key(two[key]):
                 result[key] = self._both(key, one[key], two[key], where)
         properties = self._properties(one, two, where)
         if properties:

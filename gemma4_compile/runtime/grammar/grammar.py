@@ -102,9 +102,12 @@ class Grammars:
             _checked(answer)
             answer = _plain_answer(answer)
         longest = None if room is None else max(MIN_ARGUMENT, min(MAX_ARGUMENT, room // _ARGUMENTS))
-        grammar = call_grammar(
-            tools, self._marks, several=several, longest_text=longest, answer=answer
-        )
+        try:
+            grammar = call_grammar(
+                tools, self._marks, several=several, longest_text=longest, answer=answer
+            )
+        except RecursionError as error:  # of values that are listed, which nothing else goes into
+            raise _refused("it is nested too deep", "the tools' declarations") from error
         if len(grammar) > MAX_SCHEMA_BYTES:
             raise UsageError(
                 f"the tools' declarations cannot be followed: their grammar has {len(grammar)} "

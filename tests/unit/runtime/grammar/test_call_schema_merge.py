@@ -115,11 +115,24 @@ def test_lists_of_two_schemas_are_not_compared_with_each_other(key: str) -> None
 
 @pytest.mark.parametrize(
     ("one", "two", "both"),
-    [([1, True], [True, 2], [True]), ([[{"a": 1}], 2], [[{"a": 1.0}]], [[{"a": 1}]])],
+    [
+        ([1, True], [True, 2], [True]),
+        ([[{"a": 1}], 2], [[{"a": 1.0}]], [[{"a": 1}]]),
+        ([1, "a"], [True, "a"], ["a"]),
+        ([[1]], [[True]], []),
+    ],
 )
 def test_values_of_both_schemas_are_those_of_json(one: Any, two: Any, both: Any) -> None:
     found = reader().merged({"enum": one}, {"enum": two}, "f")
     assert json.dumps(found) == json.dumps({"enum": both})
+
+
+def test_schemas_that_differ_in_what_json_tells_apart_are_both_followed() -> None:
+    one, two = {"const": 1}, {"const": True}
+    both = reader().merged({"items": one}, {"items": two}, "f")
+    assert json.dumps(both) == json.dumps({"items": {"allOf": [one, two]}})
+    with pytest.raises(UsageError, match="two different `const`"):
+        reader().merged(one, two, "f")
 
 
 REPEATED = {
