@@ -140,7 +140,8 @@ class ChatTemplate:
         Raises
         ------
         UsageError
-            If the template refuses the messages, fails at them, or makes no text of them.
+            If the template refuses the messages, fails at them, or makes no text of them; or what
+            they hold is nested deeper than Jinja goes.
         """
         template = self._tool_use if tools else self._template
         try:
@@ -148,7 +149,13 @@ class ChatTemplate:
             text = self._render(
                 template, in_form(fields, self._roles_of_parts(template)), thinking, tools
             )
-        except Exception as error:  # whatever a template's own code can raise
+        except RecursionError as error:
+            raise UsageError(
+                f"the chat template refuses this conversation: nested too deep, {_reason(error)}",
+                hint="give calls, results and declarations of tools fewer levels of lists and "
+                "objects within each other",
+            ) from error
+        except Exception as error:  # whatever else a template's own code can raise
             raise UsageError(
                 f"the chat template refuses this conversation: {_reason(error)}",
                 hint="messages of a user and of the model take turns, after one of the system",

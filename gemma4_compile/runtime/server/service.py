@@ -96,6 +96,10 @@ def tenant_of(client: Client | None, request: Request) -> str:
     return f"{len(key)} {key}{salt}" if key or salt else ""
 
 
+def _with_hint(error: Gemma4CompileError) -> str:
+    return f"{error}; {error.hint}" if error.hint else str(error)
+
+
 @dataclass(frozen=True)
 class Reply:
     """One of a request's replies, queued.
@@ -250,7 +254,7 @@ class Service:
         except ContextFullError as error:
             raise does_not_fit(error, "messages") from error
         except Gemma4CompileError as error:
-            raise ApiError(400, str(error), param="messages") from error
+            raise ApiError(400, _with_hint(error), param="messages") from error
         return self._fitting(prompt, "messages")
 
     def completion_prompt(self, request: CompletionRequest, _: Watch) -> Prompt:
@@ -358,9 +362,8 @@ class Service:
                 assert schema is not None, "there is something to follow"
                 grammar = self._grammars.compile(schema)
         except Gemma4CompileError as error:
-            message = f"{error}; {error.hint}" if error.hint else str(error)
             param = "tool_choice" if tools else "tools" if only_calls else "response_format"
-            raise ApiError(400, message, param=param) from error
+            raise ApiError(400, _with_hint(error), param=param) from error
         thinking = bool(self._thinks(request))
         return partial(grammar.constrain, thinking=thinking, only_calls=only_calls)
 

@@ -53,6 +53,32 @@ def test_of_a_strict_request_it_is_refused() -> None:
     assert (status, b"takes no pictures" in answer) == (400, True)
 
 
+def nested(values: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(values):
+        found = {"type": "object", "properties": {"a": found}}
+    return found
+
+
+@pytest.mark.parametrize("where", ["a call", "a declaration"])
+def test_what_is_nested_too_deep_for_the_template_is_a_bad_request(where: str) -> None:
+    """Jinja's macros are functions of Python's, which call each other up to a limit."""
+    call, *result = shown_by_a_tool(text("So."))[1:]
+    if where == "a call":
+        call["tool_calls"][0]["function"]["arguments"] = json.dumps(nested(80))
+        more = {}
+    else:
+        function = {"name": "look", "parameters": nested(200)}
+        more = {"tools": [{"type": "function", "function": function}]}
+    body = {"messages": [SHORT[0], call, *result], **more}
+    with serving_script(ScriptedEngine([]), TEMPLATE) as live:
+        status, _, answer = live.request("POST", "/v1/chat/completions", body)
+    assert status == 400, answer
+    message = json.loads(answer)["error"]["message"]
+    assert "nested too deep" in message
+    assert "fewer levels of lists and objects" in message, "what to do"
+
+
 def test_each_key_and_salt_has_known_pieces_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the time of a request would tell what others asked."""
     tenants = list[str]()
