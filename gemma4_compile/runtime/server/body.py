@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -207,13 +207,31 @@ def _is_of_program(request: HttpRequest) -> bool:
 
 async def beside(work: Callable[[], _Read]) -> _Read:
     """What work gives that is done beside the event loop, or its ApiError."""
-    found = await run_in_threadpool(_result_or_error, work)
+    return await _given(run_in_threadpool(_result_or_error, work))
+
+
+async def beside_in_turn(turns: asyncio.Semaphore, work: Callable[[], _Read]) -> _Read:
+    """As `beside`, when there is a turn, which lasts as long as the work.
+
+    Also where this is cancelled, as for a client that has left: the work goes on, with its memory.
+    """
+    await turns.acquire()
+    working = asyncio.ensure_future(run_in_threadpool(_result_or_error, work))
+    working.add_done_callback(lambda _: turns.release())
+    try:
+        return await _given(asyncio.shield(working))
+    finally:
+        del working  # as below
+
+
+async def _given(work: Awaitable[_Read | ApiError]) -> _Read:
+    found = await work
     if not isinstance(found, ApiError):
         return found
     try:
         raise found
     finally:
-        del found  # the error's traceback has this frame: body and all would wait for `gc`
+        del found, work  # the error's traceback has this frame: body and all would wait for `gc`
 
 
 def _result_or_error(work: Callable[[], _Read]) -> _Read | ApiError:

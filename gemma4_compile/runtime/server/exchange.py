@@ -13,7 +13,7 @@ from starlette.requests import Request as HttpRequest
 
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.body import BodyReader, Limits, beside, is_long
+from gemma4_compile.runtime.server.body import BodyReader, Limits, beside_in_turn, is_long
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.guard import Guard, Guarded, client_of
 from gemma4_compile.runtime.server.media import without_untaken
@@ -85,11 +85,7 @@ class Exchange:
         """
         if not (may_be_long or is_long(request) or _declares(body)):
             return read()
-        return await unless_gone(request, self._beside(read))
-
-    async def _beside(self, read: Callable[[], _Read]) -> _Read:
-        async with self._long:
-            return await beside(read)
+        return await unless_gone(request, beside_in_turn(self._long, read))
 
     def ignored(self) -> Ignored:
         """Where fields of one request are counted that cannot change its reply."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.body import beside
+from gemma4_compile.runtime.server.body import beside_in_turn
 from gemma4_compile.runtime.server.guard import Guarded, client_of
 from gemma4_compile.runtime.server.openai_responses.input_items import page_of
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
+
+_SHOWN_AT_A_TIME = 4  # values of Python take 30 times their bytes
 
 
 def stored_routes(store: ResponseStore, guarded: Guarded) -> list[BaseRoute]:
@@ -36,18 +40,21 @@ def tenant_of(request: HttpRequest) -> str:
 class _Stored:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
+        self._turns = asyncio.Semaphore(_SHOWN_AT_A_TIME)
 
     async def show(self, request: HttpRequest) -> Response:
         if request.query_params.get("stream", "false") == "true":
             why = "`stream`: a stored response is answered whole"
             raise ApiError(400, why, param="stream", code="unsupported_value")
         stored = self._store.find(request.path_params["id"], tenant_of(request))
-        return await beside(lambda: JSONResponse(stored.response))  # which may be long
+        return await beside_in_turn(self._turns, lambda: JSONResponse(stored.response))
 
     async def list_input(self, request: HttpRequest) -> Response:
         stored = self._store.find(request.path_params["id"], tenant_of(request))
         query = request.query_params
-        return await beside(lambda: JSONResponse(page_of(stored.input_items, query)))
+        return await beside_in_turn(
+            self._turns, lambda: JSONResponse(page_of(stored.input_items, query))
+        )
 
     async def forget(self, request: HttpRequest) -> Response:
         name = request.path_params["id"]

@@ -13,7 +13,12 @@ from starlette.requests import ClientDisconnect
 
 from gemma4_compile.runtime.server import body as body_module
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.body import BodyReader, Limits, parse_json
+from gemma4_compile.runtime.server.body import (
+    BodyReader,
+    Limits,
+    beside_in_turn,
+    parse_json,
+)
 from tests.live_server import QUESTION, TOOL_TEMPLATE, serving_script
 from tests.scripted_engine import ScriptedEngine
 
@@ -165,3 +170,31 @@ def test_long_bodies_are_parsed_as_short_ones(count: int) -> None:
     for wrong in (b"NaN", b'"\\ud800"', b"1" * 5000, b"{"):
         with pytest.raises(ApiError, match="not JSON"):
             parse_json(b"[" + b"1," * (count * 20) + wrong + b"]")
+
+
+def test_a_turn_lasts_as_long_as_the_work_of_a_client_that_has_left() -> None:
+    """Else any number of threads would work at a time, for those who come and go."""
+    running, may_end = threading.Event(), threading.Event()
+
+    def work() -> bool:
+        running.set()
+        return may_end.wait(20)
+
+    def refuse() -> None:
+        raise ApiError(400, "no")
+
+    async def body() -> None:
+        turns = asyncio.Semaphore(1)
+        asking = asyncio.ensure_future(beside_in_turn(turns, work))
+        assert await asyncio.to_thread(running.wait, 20)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert turns.locked(), "it still works"
+        may_end.set()
+        assert await beside_in_turn(turns, lambda: 2) == 2
+        with pytest.raises(ApiError, match="no"):
+            await beside_in_turn(turns, refuse)
+        assert not turns.locked()
+
+    asyncio.run(body())
