@@ -50,6 +50,7 @@ rows_by_layer = row_stream.rows_by_layer
 rows_at_once = row_stream.rows_at_once
 rows_for_others = row_stream.rows_for_others
 rows_after_errors = row_stream.rows_after_errors
+rows_after_an_interrupt = row_stream.rows_after_an_interrupt
 rows_are_held = row_stream.rows_are_held
 nothing_left = row_stream.nothing_left
 shares = experts.shares

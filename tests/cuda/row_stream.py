@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,29 @@ def rows_after_errors(package: Path) -> None:
     engine.prefill(PROMPT)
     with pytest.raises(ValueError, match="into a sequence without tokens, and this one has 3"):
         engine.sequence.send_rows([Rows(0, 0, too_many[:, :1])])
+
+
+def rows_after_an_interrupt(package: Path) -> None:
+    """A copy that an interruption follows does not come over the rows of later forwards."""
+    engine, saved = begin(package)
+    stream, asked = engine.kv.rows.stream, count()
+    assert stream is not None
+    copy = stream._copy
+
+    def once(*arguments: object) -> int:
+        if next(asked):
+            raise KeyboardInterrupt
+        return copy(*arguments)
+
+    bring(engine, saved)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "_copy", once)
+        with pytest.raises(KeyboardInterrupt):
+            engine.prefill(FOLLOWING)
+    engine.sequence.clear()
+    launches = launches_of(lambda: engine.prefill(FOLLOWING)).direct
+    assert launches
+    assert [one.due for one in launches] == [0] * len(launches)
 
 
 def rows_are_held(package: Path) -> None:

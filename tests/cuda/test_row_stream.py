@@ -25,6 +25,7 @@ def test_forwards_come_after_all_rows_where_that_is_switched_off(package: Path) 
 
 def test_an_error_on_the_way_loses_no_rows(package: Path) -> None:
     fake.run("rows_after_errors", package, **ON)
+    fake.run("rows_after_an_interrupt", package, **ON)
 
 
 def test_no_memory_is_freed_that_a_copy_has_yet_to_read(package: Path) -> None:

@@ -17,7 +17,10 @@ _TO_HOST = 2  # cudaMemcpyDeviceToHost
 _WITHOUT_TIMING = 2  # cudaEventDisableTiming
 
 
-_HINT = "GEMMA4_CUDA_GRAPHS=0 in the environment leaves CUDA graphs off"
+_HINT = (
+    "GEMMA4_CUDA_GRAPHS=0 in the environment leaves CUDA graphs off, and GEMMA4_ROW_STREAM=0 the "
+    "stream of kept rows"
+)
 
 
 class CudaError(Gemma4CompileError):

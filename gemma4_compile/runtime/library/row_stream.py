@@ -11,6 +11,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -140,7 +141,17 @@ class RowStream:
         cuda, everything = self._cuda, self._events[-1]
         cuda.call("cudaEventRecord", everything, DEFAULT_STREAM)
         cuda.call("cudaStreamWaitEvent", self._stream, everything, ctypes.c_uint(0))
-        copy, stream, due = self._copy, self._stream, self._due
+        try:
+            self._copy_due()
+        except BaseException:
+            # Copies of an entry whose event is not behind them: what comes next is after those.
+            with suppress(CudaError):
+                self._wait_for_all()
+            self.is_coming = bool(self._due)
+            raise
+
+    def _copy_due(self) -> None:
+        cuda, copy, stream, due = self._cuda, self._copy, self._stream, self._due
         while due:
             one = due[0]
             code = copy(one.target, one.source, one.nbytes, _TO_DEVICE, stream)
