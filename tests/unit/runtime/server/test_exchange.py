@@ -60,17 +60,11 @@ def nested(values: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("where", ["a call", "a declaration"])
-def test_what_is_nested_too_deep_for_the_template_is_a_bad_request(where: str) -> None:
+def test_what_is_nested_too_deep_for_the_template_is_a_bad_request() -> None:
     """Jinja's macros are functions of Python's, which call each other up to a limit."""
     call, *result = shown_by_a_tool(text("So."))[1:]
-    if where == "a call":
-        call["tool_calls"][0]["function"]["arguments"] = json.dumps(nested(80))
-        more = {}
-    else:
-        function = {"name": "look", "parameters": nested(200)}
-        more = {"tools": [{"type": "function", "function": function}]}
-    body = {"messages": [SHORT[0], call, *result], **more}
+    call["tool_calls"][0]["function"]["arguments"] = json.dumps(nested(80))
+    body = {"messages": [SHORT[0], call, *result]}
     with serving_script(ScriptedEngine([]), TEMPLATE) as live:
         status, _, answer = live.request("POST", "/v1/chat/completions", body)
     assert status == 400, answer
