@@ -18,6 +18,7 @@ from gemma4_compile.targets.tuning import Int8GemvTuning
 HELD = 12  # groups of a lane in the text of a loop
 FEW_GROUPS = 3  # of a row
 NARROW = 2048  # channels of a vector whose norm takes few registers
+UNROLLED_WORDS = 4  # of a group's weights, for which rows that are written out were measured
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def reading_of(
     is_packed = operator.is_plain and operator.in_dtype == PACKED and not operator.packed_out
     pairs = operator.packed_out and operator.prologue.writes_residual
     threads, unrolled = tuning.resident_threads, 1
-    if layout.bits == 4 and ((is_packed and fits) or (pairs and groups <= FEW_GROUPS)):
+    words = GROUP * layout.bits // 32
+    if words == UNROLLED_WORDS and ((is_packed and fits) or (pairs and groups <= FEW_GROUPS)):
         unrolled = tuning.unrolled_rows
         if is_packed or (iterations == 1 and operator.cols <= NARROW):
             threads = tuning.most_resident_threads
