@@ -90,10 +90,7 @@ class BodyReader:
         if len(body) <= SMALL_BYTES:
             return self._parse(body)
         await self._take_turn()
-        try:
-            return await beside(lambda: self._parse(body))
-        finally:
-            self._large.release()
+        return await beside_holding(self._large, lambda: self._parse(body))
 
     async def written(self, request: HttpRequest) -> bytes:
         """The body as it was before it was packed; limits are those of that.
@@ -211,11 +208,16 @@ async def beside(work: Callable[[], _Read]) -> _Read:
 
 
 async def beside_in_turn(turns: asyncio.Semaphore, work: Callable[[], _Read]) -> _Read:
-    """As `beside`, when there is a turn, which lasts as long as the work.
+    """As `beside_holding`, when there is a turn."""
+    await turns.acquire()
+    return await beside_holding(turns, work)
+
+
+async def beside_holding(turns: asyncio.Semaphore, work: Callable[[], _Read]) -> _Read:
+    """As `beside`, with a turn that was taken, which lasts as long as the work.
 
     Also where this is cancelled, as for a client that has left: the work goes on, with its memory.
     """
-    await turns.acquire()
     working = asyncio.ensure_future(run_in_threadpool(_result_or_error, work))
     working.add_done_callback(lambda _: turns.release())
     try:
