@@ -23,11 +23,11 @@ from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.rows import CHUNK, Rows
 from gemma4_compile.operators.sampling import (
-    MASKED,
     SampleTopP,
     SoftmaxPartials,
     VocabularyOperator,
     bits_of,
+    merged_partials,
     weight_of,
 )
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
@@ -155,12 +155,7 @@ class DrawProbs(VocabularyOperator):
             masses = build.arg("masses", (n, BINS), "int64")
             probs = build.arg("probs", (n, self.vocab), "float32")
             with T.serial(0, n) as i:
-                highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", f32(0.0))
-                with T.serial(0, self.blocks) as b:
-                    highest.set(tirx.max(highest.value, partials[i, b, 0]))
-                with T.serial(0, self.blocks) as b:
-                    weight = weight_of(partials[i, b, 0], highest.value, temperature[0])
-                    total.add(partials[i, b, 1] * weight)
+                highest, total = merged_partials(self.blocks, partials, i, temperature)
                 total.set(divisor_of(total.value))
                 with T.serial(0, self.vocab) as v:
                     weight = weight_of(logits[0, i, v], highest.value, temperature[0])

@@ -123,6 +123,19 @@ class SoftmaxPartials(VocabularyOperator):
             store(partials, total.value, i, b, 1)
 
 
+def merged_partials(
+    blocks: int, partials: Buffer, i: Expr, temperature: Buffer
+) -> tuple[LocalVar, LocalVar]:
+    """The maximum and the sum of weights of row i, of the partials of so many blocks."""
+    highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", f32(0.0))
+    with T.serial(0, blocks) as b:
+        highest.set(tirx.max(highest.value, partials[i, b, 0]))
+    with T.serial(0, blocks) as b:
+        weight = weight_of(partials[i, b, 0], highest.value, temperature[0])
+        total.add(partials[i, b, 1] * weight)
+    return highest, total
+
+
 @dataclass(frozen=True)
 class SoftmaxProbs(VocabularyOperator):
     """Second half of the softmax.
@@ -143,12 +156,7 @@ class SoftmaxProbs(VocabularyOperator):
             partials = build.arg("partials", (n, self.blocks, 2), "float32")
             probs = build.arg("probs", (1, n, self.vocab), "float32")
             with T.serial(0, n) as i:
-                highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", f32(0.0))
-                with T.serial(0, self.blocks) as b:
-                    highest.set(tirx.max(highest.value, partials[i, b, 0]))
-                with T.serial(0, self.blocks) as b:
-                    weight = weight_of(partials[i, b, 0], highest.value, temperature[0])
-                    total.add(partials[i, b, 1] * weight)
+                highest, total = merged_partials(self.blocks, partials, i, temperature)
                 with T.serial(0, self.vocab) as v:
                     weight = weight_of(logits[0, i, v], highest.value, temperature[0])
                     store(probs, weight / total.value, 0, i, v)

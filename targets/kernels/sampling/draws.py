@@ -26,22 +26,20 @@ from gemma4_compile.operators.draws import (
     mass_of,
     scaled,
 )
-from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.sampling import MASKED, bits_of, weight_of
+from gemma4_compile.operators.sampling import bits_of, weight_of
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import (
     VEC4,
     Block,
-    BlockReduction,
     add,
     barrier,
     launch,
     row_threads,
     shared,
     strided,
-    zero,
 )
+from gemma4_compile.targets.kernels.sampling.softmax import merged
 from gemma4_compile.targets.kernels.sampling.warp_sums import add_mass, count_shared, running_sum
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -98,14 +96,8 @@ def make_draw_probs(operator: DrawProbs, spec: TargetSpec) -> tirx.PrimFunc:
             with strided(block, BINS) as index:
                 store(counts, i32(0), index)
                 store(lows, i32(0), index)
-            merge = BlockReduction(block)
-            highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", zero())
-            with strided(block, blocks) as b:
-                highest.set(tirx.max(highest.value, partials[i, b, 0]))
-            top = merge(highest.value, tirx.max)
-            with strided(block, blocks) as b:
-                total.add(partials[i, b, 1] * weight_of(partials[i, b, 0], top, temperature[0]))
-            whole = bind(divisor_of(merge(total.value)))
+            top, total = merged(block, blocks, partials, i, temperature)
+            whole = bind(divisor_of(total))
             barrier()
             for number, cell in enumerate(own):
                 v = bind(first + number)

@@ -13,7 +13,7 @@ from gemma4_compile.operators.sampling import (
     weight_of,
 )
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
-from gemma4_compile.operators.types import Expr
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     BlockReduction,
@@ -61,6 +61,20 @@ def make_softmax_partials(operator: SoftmaxPartials, spec: TargetSpec) -> tirx.P
     return build.result
 
 
+def merged(
+    block: Block, blocks: int, partials: Buffer, i: Expr, temperature: Buffer
+) -> tuple[Expr, Expr]:
+    """The maximum and the sum of weights of row i, of the partials of so many blocks."""
+    reduce = BlockReduction(block)
+    highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", zero())
+    with strided(block, blocks) as b:
+        highest.set(tirx.max(highest.value, partials[i, b, 0]))
+    top = reduce(highest.value, tirx.max)
+    with strided(block, blocks) as b:
+        total.add(partials[i, b, 1] * weight_of(partials[i, b, 0], top, temperature[0]))
+    return top, reduce(total.value)
+
+
 def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFunc:
     """Every block merges a row's partials, then writes its run. Grid: blocks x rows.
 
@@ -76,14 +90,7 @@ def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFun
         probs = build.arg("probs", (1, n, vocab), "float32")
         with launch(threads, blocks, several(operator.rows, n)) as (index, i, thread):
             block = Block(thread, threads, spec.simd_width)
-            reduce = BlockReduction(block)
-            highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", zero())
-            with strided(block, blocks) as b:
-                highest.set(tirx.max(highest.value, partials[i, b, 0]))
-            top = reduce(highest.value, tirx.max)
-            with strided(block, blocks) as b:
-                total.add(partials[i, b, 1] * weight_of(partials[i, b, 0], top, temperature[0]))
-            whole: Expr = reduce(total.value)
+            top, whole = merged(block, blocks, partials, i, temperature)
             with strided(block, run) as item:
                 v = bind(index * run + item)
                 with when(v < vocab):
