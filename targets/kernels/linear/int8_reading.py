@@ -51,7 +51,7 @@ def reading_of(
     is_packed = operator.is_plain and operator.in_dtype == PACKED and not operator.packed_out
     pairs = operator.packed_out and operator.prologue.writes_residual
     threads, unrolled = tuning.resident_threads, 1
-    words = GROUP * layout.bits // 32
+    words = layout.packing.words(GROUP)
     if words == UNROLLED_WORDS and ((is_packed and fits) or (pairs and groups <= FEW_GROUPS)):
         unrolled = tuning.unrolled_rows
         if is_packed or (iterations == 1 and operator.cols <= NARROW):
