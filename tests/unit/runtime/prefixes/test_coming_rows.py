@@ -82,6 +82,22 @@ def test_what_a_device_copies_by_itself_is_kept_until_it_is_there(
         assert device.waits == before
 
 
+def with_a_reply(
+    monkeypatch: pytest.MonkeyPatch, device: CopyingDevice, held: list[int]
+) -> tuple[KeptPrefixes, SequencePrefixes, Coming]:
+    """A sequence that holds a prompt of 200 tokens, which is kept, and a reply."""
+    monkeypatch.setattr(copy_memory, "memory_for_copies", lambda _, count: np.zeros(count, "u1"))
+    sequence = Coming(held[:200], device)
+    engine = Engine(sequence)
+    engine.device = cast("Device", device)
+    prefixes = kept_prefixes(engine, BUDGET)
+    assert prefixes is not None
+    own = prefixes.of(engine)
+    own.keep(held[:200], 0, None)
+    sequence.add(held[200:])
+    return prefixes, own, sequence
+
+
 def ask_again(prefixes: KeptPrefixes, own: SequencePrefixes, other: SequencePrefixes) -> None:
     """Go on with the next prompt to its first token."""
     own.keep(list(range(200)), 0, None)
@@ -122,16 +138,9 @@ def test_a_reply_that_a_prompt_replaces_is_kept_after_its_first_token(
     settle: Callable[[KeptPrefixes, SequencePrefixes, SequencePrefixes], None],
 ) -> None:
     """Nobody waits for its rows before, and they are those of before the prompt."""
-    monkeypatch.setattr(copy_memory, "memory_for_copies", lambda _, count: np.zeros(count, "u1"))
     device, held = CopyingDevice(), [*range(200), *range(900, 990)]
-    sequence = Coming(held[:200], device)
-    engine = Engine(sequence)
-    engine.device = cast("Device", device)
-    prefixes = kept_prefixes(engine, BUDGET)
-    assert prefixes is not None
-    own, other = prefixes.of(engine), prefixes.of(Engine(Counting()))
-    own.keep(held[:200], 0, None)
-    sequence.add(held[200:])
+    prefixes, own, sequence = with_a_reply(monkeypatch, device, held)
+    other = prefixes.of(Engine(Counting()))
     device.waits = 0
     own.leave(held, 200, None, later=True)
     restored = own.restore(Prompt([*range(200), 7]), 0, 200)
@@ -153,16 +162,8 @@ def test_a_prompt_that_parts_within_the_reply_that_it_replaces_has_its_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its rings reach no further back than the slot's; those of the prompt before it go on."""
-    monkeypatch.setattr(copy_memory, "memory_for_copies", lambda _, count: np.zeros(count, "u1"))
-    device, held = CopyingDevice(), [*range(200), *range(900, 938)]
-    sequence = Coming(held[:200], device)
-    engine = Engine(sequence)
-    engine.device = cast("Device", device)
-    prefixes = kept_prefixes(engine, BUDGET)
-    assert prefixes is not None
-    own, parting = prefixes.of(engine), 205
-    own.keep(held[:200], 0, None)
-    sequence.add(held[200:])
+    device, held, parting = CopyingDevice(), [*range(200), *range(900, 938)], 205
+    _, own, sequence = with_a_reply(monkeypatch, device, held)
     assert not sequence.pop(len(held) - parting)
     own.leave(held, parting, None, later=True)
     restored = own.restore(Prompt([*held[:parting], 7]), 0, parting)
