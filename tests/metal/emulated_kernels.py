@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 import tvm
 from tvm import relax
 
-from gemma4_compile.targets import TargetSpec
+from gemma4_compile.targets import TargetSpec, cuda
 from tests.metal import emulator
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, differences
@@ -59,6 +59,32 @@ class EmulatedCases:
     def check(self, order: str = ORDERS[0]) -> None:
         """Hold the results against the definitions."""
         assert not (wrong := differences(self.cases, self.run(order))), "\n".join(wrong)
+
+
+def check_cuda_cases(
+    cases: Sequence[KernelCase],
+    library: Path,
+    device: tvm.runtime.Device,
+    spec: TargetSpec = cuda.DEFAULT,
+) -> None:
+    """Hold a library's kernels for CUDA against the definitions, in both orders."""
+    with emulator.memory_of_cuda(spec):
+        emulated = EmulatedCases.load(cases, device, library)
+        for order in ORDERS:
+            emulated.check(order)
+
+
+def is_found(
+    change: Callable[[str], str],
+    cases: Sequence[KernelCase],
+    library: Path,
+    device: tvm.runtime.Device,
+    spec: TargetSpec = cuda.DEFAULT,
+) -> bool:
+    """Return whether kernels for CUDA whose source is changed differ in one of the orders."""
+    with emulator.mistake(change), emulator.memory_of_cuda(spec):
+        emulated = EmulatedCases.load(cases, device, library)
+        return any(differences(cases, emulated.run(order)) for order in ORDERS)
 
 
 def check_both_orders(

@@ -19,7 +19,7 @@ from gemma4_compile.operators.draws import SEGMENT, DrawPartials, DrawTopP, TopP
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.passes.lowering import generate, lower
 from tests.metal import emulator
-from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.emulated_kernels import ORDERS, check_cuda_cases, link_cases
 from tests.metal.test_mistakes import BARRIER, other, without
 from tests.numerics.kernel_cases import make_case
 from tests.unit.model_spec.exported import tensor
@@ -165,10 +165,7 @@ def test_every_kernel_computes_its_definition(
     operators = DrawPartials(VOCAB, BLOCKS, CHUNK), TopPBin(VOCAB), DrawTopP(VOCAB)
     cases = [make_case(operator, seed, rows=ROWS) for seed, operator in enumerate(operators)]
     path = link_cases(cases, emulator.TENSOR_CORES, tmp_path)
-    with emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, metal_device, path)
-        for order in ORDERS:
-            emulated.check(order)
+    check_cuda_cases(cases, path, metal_device)
 
 
 # Each with the kernel that is changed.

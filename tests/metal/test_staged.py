@@ -17,9 +17,9 @@ from gemma4_compile.targets import TargetSpec
 from gemma4_compile.targets.staged_tuning import StagedTuning
 from tests.marks import slow_unless
 from tests.metal import emulator
-from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.emulated_kernels import check_cuda_cases, is_found, link_cases
 from tests.metal.test_mistakes import other
-from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.numerics.kernel_cases import KernelCase, make_case
 from tests.numerics.linear.test_few_row_linear import int8
 
 PAIRS, GATE = Epilogue.GELU_PAIRS.value, Epilogue.GELU_GATE.value
@@ -62,10 +62,7 @@ def test_every_kernel_computes_its_definition(
 
     with emulator.mistake(note):
         library = link_cases([case], spec, tmp_path)
-        with emulator.memory_of_cuda(spec):
-            emulated = EmulatedCases.load([case], metal_device, library)
-            for order in ORDERS:
-                emulated.check(order)
+        check_cuda_cases([case], library, metal_device, spec)
     assert "gemma4_begin_stage_copy" in "".join(texts)
 
 
@@ -80,6 +77,4 @@ MISTAKES = {
 def test_a_mistake_is_found(name: str, metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
     case, spec = case_of("x by steps")
     library = link_cases([case], spec, tmp_path)
-    with emulator.mistake(MISTAKES[name]), emulator.memory_of_cuda(spec):
-        emulated = EmulatedCases.load([case], metal_device, library)
-        assert any(differences([case], emulated.run(order)) for order in ORDERS)
+    assert is_found(MISTAKES[name], [case], library, metal_device, spec)

@@ -16,10 +16,10 @@ from gemma4_compile.targets.kernels.attention.tensor_core_decode_shape import (
 from gemma4_compile.targets.spec import TargetSpec
 from tests.marks import slow_unless
 from tests.metal import emulator
-from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.emulated_kernels import check_cuda_cases, is_found, link_cases
 from tests.metal.test_mistakes import BARRIER, other, without
 from tests.numerics.attention.test_attention_kernels import decode
-from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.numerics.kernel_cases import KernelCase, make_case
 
 
 def make_spec() -> TargetSpec:
@@ -58,10 +58,7 @@ def test_warps_with_channels_of_their_own(
 ) -> None:
     cases = cases_of(name)
     library = link_cases(cases, SPEC, tmp_path)
-    with emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, metal_device, library)
-        for order in ORDERS:
-            emulated.check(order)
+    check_cuda_cases(cases, library, metal_device)
 
 
 MISTAKES = {
@@ -78,6 +75,4 @@ MISTAKES = {
 def test_a_mistake_is_found(name: str, metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
     cases = cases_of(QUICK)
     library = link_cases(cases, SPEC, tmp_path)
-    with emulator.mistake(MISTAKES[name]), emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, metal_device, library)
-        assert any(differences(cases, emulated.run(order)) for order in ORDERS)
+    assert is_found(MISTAKES[name], cases, library, metal_device)

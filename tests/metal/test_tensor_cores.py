@@ -18,7 +18,13 @@ from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from tests.fixed_scheme import FixedLayout
 from tests.marks import slow_unless
 from tests.metal import emulator
-from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.emulated_kernels import (
+    ORDERS,
+    EmulatedCases,
+    check_cuda_cases,
+    is_found,
+    link_cases,
+)
 from tests.metal.test_mistakes import BARRIER, other, without
 from tests.numerics.attention.test_picture_attention_kernels import CHUNKS as MODALITIES
 from tests.numerics.attention.test_picture_attention_kernels import picture_case
@@ -101,9 +107,7 @@ def test_a_mistake_in_attention_of_a_chunk_is_found(
 ) -> None:
     cases = list(chunk_cases([QUICK_CHUNK]))[1:2]
     library = link_cases(cases, emulator.TENSOR_CORES, tmp_path)
-    with emulator.mistake(MISTAKES[name]), emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, metal_device, library)
-        assert any(differences(cases, emulated.run(order)) for order in ORDERS)
+    assert is_found(MISTAKES[name], cases, library, metal_device)
 
 
 @pytest.mark.slow
@@ -122,10 +126,7 @@ def test_a_mistake_in_splits_is_found_up_to_the_border(
 
 def check_attention(cases: list[KernelCase], device: tvm.runtime.Device, folder: Path) -> None:
     library = link_cases(cases, emulator.TENSOR_CORES, folder)
-    with emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, device, library)
-        for order in ORDERS:
-            emulated.check(order)
+    check_cuda_cases(cases, library, device)
 
 
 CUDA = target_spec("cuda").tuning.few_row_tensor_cores
@@ -170,10 +171,7 @@ def test_every_kernel_of_a_few_rows_of_minima_computes_its_definition(
 ) -> None:
     cases = list(few_rows_of_minima_cases())
     library = link_minima(cases, SIZES[name], tmp_path)
-    with emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, metal_device, library)
-        for order in ORDERS:
-            emulated.check(order)
+    check_cuda_cases(cases, library, metal_device)
 
 
 WARP_BARRIER = "gemma4_warp_barrier();"
@@ -184,9 +182,7 @@ def test_words_that_are_decoded_before_a_barrier_are_found(
 ) -> None:
     cases = list(few_rows_of_minima_cases())[:1]
     library = link_minima(cases, SIZES["many warps a row"], tmp_path)
-    with emulator.mistake(without(WARP_BARRIER, 1)), emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, metal_device, library)
-        assert any(differences(cases, emulated.run(order)) for order in ORDERS)
+    assert is_found(without(WARP_BARRIER, 1), cases, library, metal_device)
 
 
 TILES = {
@@ -237,10 +233,7 @@ def test_every_kernel_of_a_short_chunk_computes_its_definition(
 ) -> None:
     cases = list(short_chunk_cases())
     library = link_cases(cases, short_chunk_spec(SHORT[name]), tmp_path)
-    with emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, metal_device, library)
-        for order in ORDERS:
-            emulated.check(order)
+    check_cuda_cases(cases, library, metal_device)
 
 
 SHORT_MISTAKES = {
@@ -256,6 +249,4 @@ def test_a_mistake_in_a_short_chunk_is_found(
 ) -> None:
     cases = list(short_chunk_cases())[4:5]
     library = link_cases(cases, short_chunk_spec(SHORT["blocks of 32 rows"]), tmp_path)
-    with emulator.mistake(SHORT_MISTAKES[name]), emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, metal_device, library)
-        assert any(differences(cases, emulated.run(order)) for order in ORDERS)
+    assert is_found(SHORT_MISTAKES[name], cases, library, metal_device)

@@ -14,10 +14,10 @@ from gemma4_compile.targets.kernels.attention.warp_shape import warp_shape
 from gemma4_compile.targets.spec import TargetSpec
 from tests.marks import slow_unless
 from tests.metal import emulator
-from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.emulated_kernels import check_cuda_cases, is_found, link_cases
 from tests.metal.test_mistakes import BARRIER, other, without
 from tests.numerics.attention.test_attention_kernels import decode
-from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.numerics.kernel_cases import KernelCase, make_case
 
 
 def spec_of(blocks: int) -> TargetSpec:
@@ -54,10 +54,7 @@ def cases_of(name: str, spec: TargetSpec = SPEC) -> list[KernelCase]:
 
 def check(cases: list[KernelCase], spec: TargetSpec, device: tvm.runtime.Device, at: Path) -> None:
     library = link_cases(cases, spec, at)
-    with emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, device, library)
-        for order in ORDERS:
-            emulated.check(order)
+    check_cuda_cases(cases, library, device)
 
 
 @pytest.mark.parametrize("name", slow_unless(lambda name: name == QUICK, SHAPES))
@@ -91,6 +88,4 @@ MISTAKES = {
 def test_a_mistake_is_found(name: str, metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
     cases = cases_of(QUICK)  # the first ones see few keys but their own
     library = link_cases(cases, SPEC, tmp_path)
-    with emulator.mistake(MISTAKES[name]), emulator.memory_of_cuda():
-        emulated = EmulatedCases.load(cases, metal_device, library)
-        assert any(differences(cases, emulated.run(order)) for order in ORDERS)
+    assert is_found(MISTAKES[name], cases, library, metal_device)

@@ -18,9 +18,9 @@ from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import TargetSpec
 from tests.marks import slow_unless
 from tests.metal import emulator
-from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.emulated_kernels import check_cuda_cases, is_found, link_cases
 from tests.metal.test_mistakes import BARRIER, other, without
-from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.numerics.kernel_cases import KernelCase, make_case
 
 F16, GROUP = "float16", 32
 
@@ -74,10 +74,7 @@ def test_every_kernel_computes_its_definition(
 ) -> None:
     case, spec = case_of(name)
     library = link_cases([case], spec, tmp_path)
-    with emulator.memory_of_cuda(spec):
-        emulated = EmulatedCases.load([case], metal_device, library)
-        for order in ORDERS:
-            emulated.check(order)
+    check_cuda_cases([case], library, metal_device, spec)
 
 
 def test_fewer_rows_have_the_smaller_tile(metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
@@ -88,10 +85,7 @@ def test_fewer_rows_have_the_smaller_tile(metal_device: tvm.runtime.Device, tmp_
     spec = replace(spec, tuning=replace(spec.tuning, warpgroups=size))
     cases = [make_case(with_minima(128, (140,)), rows, rows=rows) for rows in (19, 128, 129)]
     library = link_cases(cases, spec, tmp_path)
-    with emulator.memory_of_cuda(spec):
-        emulated = EmulatedCases.load(cases, metal_device, library)
-        for order in ORDERS:
-            emulated.check(order)
+    check_cuda_cases(cases, library, metal_device, spec)
 
 
 MISTAKES: dict[str, tuple[str, Callable[[str], str]]] = {
@@ -127,6 +121,4 @@ def test_a_mistake_is_found(name: str, metal_device: tvm.runtime.Device, tmp_pat
     case_name, change = MISTAKES[name]
     case, spec = case_of(case_name)
     library = link_cases([case], spec, tmp_path)
-    with emulator.mistake(change), emulator.memory_of_cuda(spec):
-        emulated = EmulatedCases.load([case], metal_device, library)
-        assert any(differences([case], emulated.run(order)) for order in ORDERS)
+    assert is_found(change, [case], library, metal_device, spec)
